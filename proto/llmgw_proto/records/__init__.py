@@ -1,0 +1,52 @@
+"""The JSON records stored in etcd, one module per writer."""
+
+from llmgw_proto.records.base import BadRecordError, Record
+from llmgw_proto.records.cluster import ClusterRecord, CoordinatorRecord, RouterLoad, RouterRecord
+from llmgw_proto.records.model import Capability, EngineName, ModelSpec, Profile, ReplicaRange, RoutingSpec
+from llmgw_proto.records.node import (
+    AliveRecord,
+    CpuFacts,
+    DiskFacts,
+    EngineInfo,
+    GpuFacts,
+    InventoryRecord,
+    MemoryFacts,
+    NodeStatusRecord,
+)
+from llmgw_proto.records.shard import (
+    AssignmentRecord,
+    EndpointRecord,
+    ShardRecord,
+    ShardRole,
+    ShardState,
+    Timings,
+)
+
+__all__ = [
+    "AliveRecord",
+    "AssignmentRecord",
+    "BadRecordError",
+    "Capability",
+    "ClusterRecord",
+    "CoordinatorRecord",
+    "CpuFacts",
+    "DiskFacts",
+    "EndpointRecord",
+    "EngineInfo",
+    "EngineName",
+    "GpuFacts",
+    "InventoryRecord",
+    "MemoryFacts",
+    "ModelSpec",
+    "NodeStatusRecord",
+    "Profile",
+    "Record",
+    "ReplicaRange",
+    "RouterLoad",
+    "RouterRecord",
+    "RoutingSpec",
+    "ShardRecord",
+    "ShardRole",
+    "ShardState",
+    "Timings",
+]

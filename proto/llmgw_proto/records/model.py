@@ -1,0 +1,156 @@
+"""What the operator wishes: models."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from llmgw_proto.records.base import Record
+
+EngineName = Literal["llamacpp", "command"]
+
+#: What an endpoint can be asked for, named after the API family.
+Capability = Literal[
+    "chat",
+    "completions",
+    "embeddings",
+    "responses",
+    "rerank",
+    "score",
+    "pooling",
+    "classify",
+    "tokenize",
+    "transcriptions",
+    "translations",
+    "speech",
+    "images",
+    "moderations",
+    "messages",
+    "realtime",
+]
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Reads a size: ``"512MiB"``, ``"16 GB"``, ``"1.5G"`` (single letters are binary, as in systemd), ``"1048576"``.
+
+    Raises:
+        ValueError: not a size.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"{text!r} is not a size; write for example 512MiB, 16GB or a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _size(value: str) -> str:
+    parse_bytes(value)
+    return value
+
+
+Size = Annotated[str, AfterValidator(_size)]
+
+_NAME = re.compile(r"[^\s/\x00-\x1f\x7f][^\s\x00-\x1f\x7f]{0,199}")
+
+
+class ReplicaRange(Record):
+    """How many replicas; ``max`` is where automatic scaling ends and equals ``min`` unless set."""
+
+    min: int = Field(default=1, ge=0, le=10_000)
+    max: int | None = Field(default=None, ge=0, le=10_000)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"max ({self.max}) is below min ({self.min})")
+        return self
+
+
+class RoutingSpec(Record):
+    """How routers choose among the model's replicas; None takes the router's default."""
+
+    policy: str | None = None
+
+
+class Profile(Record):
+    """One way to run the model: an engine and what it needs on a node."""
+
+    engine: str
+    gpus: int = Field(default=0, ge=0, le=1024, description="GPUs per replica")
+    memory: Size | None = Field(
+        default=None, description="host memory per replica; without it the agent judges by the size of the weights"
+    )
+    args: list[str] = Field(default=[], description="more arguments for the engine, checked against reserved flags")
+    env: dict[str, str] = {}
+    command: list[str] = Field(
+        default=[],
+        description="engine 'command' only: argv template; {host} {port} {model} {name} {api_key} are filled in",
+    )
+    health_path: str = Field(default="/health", pattern=r"^/", description="engine 'command' only")
+    capabilities: list[str] | None = Field(default=None, description="None takes what the engine is known to offer")
+    node_selector: dict[str, str] = Field(default={}, description="labels that the node must carry")
+
+    @model_validator(mode="after")
+    def _command_matches_engine(self) -> Self:
+        if self.engine == "command" and not self.command:
+            raise ValueError("engine 'command' needs command: the program and its arguments as a list")
+        if self.engine != "command" and self.command:
+            raise ValueError(f"command is only for engine 'command'; give {self.engine} more arguments with args")
+        return self
+
+
+class ModelSpec(Record):
+    """``models/<name>``: written by the admin API."""
+
+    name: str = Field(description="the name that clients send as model; may contain slashes")
+    source: str | None = Field(default=None, description="where the weights are: file:///path or /path")
+    profiles: list[Profile] = Field(min_length=1)
+    replicas: ReplicaRange = ReplicaRange()
+    routing: RoutingSpec = RoutingSpec()
+    drain_seconds: float = Field(default=30, ge=0, le=86_400, description="how long a stopping replica may finish requests")
+    generation: int = Field(default=0, description="raised by the admin API with each change; not for the user to set")
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"name {self.name!r}: use 1 to 200 characters without blanks or control characters, not starting with '/'"
+            )
+        if self.source is None and any(profile.engine != "command" for profile in self.profiles):
+            raise ValueError("source is missing: say where the weights are, for example file:///srv/models/model.gguf")
+        return self
+
+
+class StrictProfile(Profile):
+    """A profile as a user may write it: an unknown field, engine or capability is an error, not a newer version's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: EngineName
+    capabilities: list[Capability] | None = None  # type: ignore[assignment]  # narrower, and the record is frozen
+
+
+class StrictReplicaRange(ReplicaRange):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StrictRoutingSpec(RoutingSpec):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StrictModelSpec(ModelSpec):
+    """A model as a user may write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    profiles: list[StrictProfile] = Field(min_length=1)  # type: ignore[assignment]  # narrower, and the record is frozen
+    replicas: StrictReplicaRange = StrictReplicaRange()
+    routing: StrictRoutingSpec = StrictRoutingSpec()
+
+    def record(self) -> ModelSpec:
+        """The same as the record that is stored."""
+        return ModelSpec.model_validate(self.model_dump())

@@ -1,0 +1,107 @@
+"""The wish (assignment), the truth (shard) and the live address (endpoint)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from llmgw_proto.records.base import Record
+
+
+class ShardState(StrEnum):
+    """Where a shard is in its life; the table of moves is ``llmgw_agent.shard.machine``."""
+
+    ASSIGNED = "Assigned"
+    INSTALLING = "Installing"
+    FETCHING = "Fetching"
+    STARTING = "Starting"
+    PROBING = "Probing"
+    READY = "Ready"
+    SUSPECT = "Suspect"
+    DRAINING = "Draining"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+    REJECTED = "Rejected"
+
+
+class ShardRole(StrEnum):
+    """A replica on one node has one shard, its head; workers belong to replicas that span nodes."""
+
+    HEAD = "head"
+    WORKER = "worker"
+
+
+class AssignmentRecord(Record):
+    """``assignments/<node>/<shard>``: the leader's wish. Deleting the key is the wish that the shard drains and stops."""
+
+    shard: str = Field(description="<replica>.<rank>")
+    replica: str
+    model: str
+    epoch: int = Field(ge=1, description="grows with each reassignment of the replica; an agent refuses an older one")
+    engine: str
+    version: str | None = None
+    source: str | None = None
+    args: list[str] = []
+    env: dict[str, str] = {}
+    command: list[str] = []
+    health_path: str = "/health"
+    capabilities: list[str] | None = None
+    gpus: list[str] = Field(default=[], description="GPU UUIDs")
+    memory_bytes: int = Field(default=0, description="host memory set aside; 0 lets the agent judge")
+    role: ShardRole = ShardRole.HEAD
+    rank: int = 0
+    peers: list[str] = Field(default=[], description="nodes of the replica's shards by rank, when it spans several")
+    policy: str | None = Field(default=None, description="the model's routing policy, passed on to the endpoint")
+    drain_seconds: float = 30
+    generation: int = Field(default=0, description="of the model spec that this wish was made from")
+
+
+class Timings(Record):
+    """Seconds that the last start took, phase by phase."""
+
+    start_to_listen: float | None = None
+    listen_to_ready: float | None = None
+
+
+class ShardRecord(Record):
+    """``shards/<node>/<shard>``: what is true, written by that agent without a lease, deleted when nothing of it is left."""
+
+    shard: str
+    replica: str
+    model: str
+    node: str
+    epoch: int
+    state: ShardState
+    reason: str = Field(default="", description="for Failed, Rejected and Suspect: cause and remedy in one sentence")
+    engine: str
+    engine_version: str = ""
+    pid: int | None = None
+    port: int | None = None
+    restarts: int = 0
+    generation: int = 0
+    gpus: list[str] = []
+    memory_bytes: int = Field(default=0, description="host memory set aside by the wish, or found needed by the agent")
+    peak_rss_bytes: int = 0
+    started_at: float | None = None
+    updated_at: float
+    next_attempt_at: float | None = Field(default=None, description="for Failed with a restart ahead: when, Unix time")
+    log_path: str = ""
+    timings: Timings = Timings()
+
+
+class EndpointRecord(Record):
+    """``endpoints/<node>/<replica>``, under the agent's lease: where routers may send requests."""
+
+    replica: str
+    node: str
+    model: str
+    epoch: int
+    url: str = Field(description="http://host:port of the engine, no path")
+    served_name: str = Field(description="the model name that the engine itself answers to")
+    capabilities: list[str]
+    weight: int = Field(default=100, ge=0, le=10_000)
+    draining: bool = False
+    max_concurrency: int | None = Field(default=None, ge=1, description="requests at once that the engine takes, when known")
+    policy: str | None = None
+    max_model_len: int | None = None
