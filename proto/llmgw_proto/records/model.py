@@ -44,7 +44,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _UNITS:
         raise ValueError(f"{text!r} is not a size; write for example 512MiB, 16GB or a number of bytes")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if size > 2**60:
+        raise ValueError(f"{text[:20]!r} is more than an exbibyte; write the size that is meant")
+    return int(size)
 
 
 def _size(value: str) -> str:

@@ -55,6 +55,8 @@ class AssignmentRecord(Record):
     policy: str | None = Field(default=None, description="the model's routing policy, passed on to the endpoint")
     drain_seconds: float = 30
     generation: int = Field(default=0, description="of the model spec that this wish was made from")
+    node_selector: dict[str, str] = Field(default={}, description="labels that the profile demanded when the node was chosen")
+    tried: list[str] = Field(default=[], description="nodes on which this replica failed for good before; the leader's memory")
 
 
 class Timings(Record):
