@@ -6,7 +6,7 @@ Three implementations: :class:`llmgw_base.etcd.client.EtcdStore` (real), and for
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -167,7 +167,7 @@ class Store(Protocol):
         """Raises StoreUnavailableError when no member answers."""
         ...
 
-    def watch(self, prefix: str) -> AsyncIterator[Change]:
+    def watch(self, prefix: str) -> AsyncGenerator[Change, None]:
         """Lists, then watches for ever from that revision: the keys as :class:`Put`, then :class:`Synced`, then changes.
 
         Never ends and never raises for a fault of the store: it yields :class:`Stale` or :class:`Frozen`, goes on trying
