@@ -1,0 +1,48 @@
+"""``llmgwctl node``: the machines."""
+
+from __future__ import annotations
+
+import typer
+
+from llmgw_ctl.options import NodeName, Output, Server, TokenFile
+
+app = typer.Typer(no_args_is_help=True, help="The machines that run models.")
+
+
+@app.command("list")
+def list_nodes(ctx: typer.Context, output: Output = None, server: Server = None, token_file: TokenFile = None) -> None:
+    """List the nodes with their hardware and what runs on them."""
+    from llmgw_ctl.session import Session
+    from llmgw_ctl.views.nodes import nodes_grid
+
+    session = Session(ctx, server=server, token_file=token_file, output=output)
+    nodes = session.call(lambda client: client.nodes())
+    session.grid_or_data(nodes, lambda: nodes_grid(nodes))
+
+
+@app.command("show")
+def show_node(
+    ctx: typer.Context, name: NodeName, output: Output = None, server: Server = None, token_file: TokenFile = None
+) -> None:
+    """Show one node: hardware, engines, disks, problems and its replicas."""
+    from llmgw_ctl.client import AdminClient
+    from llmgw_ctl.session import Session
+
+    session = Session(ctx, server=server, token_file=token_file, output=output)
+    if not session.for_people:
+        session.data(session.call(lambda client: client.node(name)))
+        return
+    from llmgw_ctl.api import NodeView, ReplicaView
+    from llmgw_ctl.views.facts import print_facts
+    from llmgw_ctl.views.nodes import node_facts
+    from llmgw_ctl.views.replicas import replicas_grid
+
+    async def ask(client: AdminClient) -> tuple[NodeView, list[ReplicaView]]:
+        return await client.node(name), await client.replicas()
+
+    node, replicas = session.call(ask)
+    now = session.clock.wall()
+    print_facts(session.terminal, node_facts(node, now))
+    session.terminal.line()
+    here = [each for each in replicas if each.get("node") == name]
+    session.terminal.grid(replicas_grid(here, now, empty="No replicas on this node."))

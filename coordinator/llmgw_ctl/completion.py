@@ -1,0 +1,60 @@
+"""Completes names by asking the coordinator; says nothing when it does not answer within a second."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmgw_ctl.errors import CtlError
+
+if TYPE_CHECKING:
+    from llmgw_ctl.client import AdminClient
+
+SECONDS = 1.0
+Candidates = list[tuple[str, str]]
+
+
+def models(ctx: typer.Context, incomplete: str) -> Candidates:
+    async def ask(client: AdminClient) -> Candidates:
+        return [(each.get("name", ""), each.get("state", "")) for each in await client.models()]
+
+    return _ask(ctx, incomplete, ask)
+
+
+def nodes(ctx: typer.Context, incomplete: str) -> Candidates:
+    async def ask(client: AdminClient) -> Candidates:
+        return [(each.get("name", ""), "alive" if each.get("alive") else "gone") for each in await client.nodes()]
+
+    return _ask(ctx, incomplete, ask)
+
+
+def replicas(ctx: typer.Context, incomplete: str) -> Candidates:
+    async def ask(client: AdminClient) -> Candidates:
+        return [(each.get("id", ""), f"{each.get('model')} {each.get('state')}") for each in await client.replicas()]
+
+    return _ask(ctx, incomplete, ask)
+
+
+def _ask(ctx: typer.Context, incomplete: str, ask: Callable[[AdminClient], Coroutine[Any, Any, Candidates]]) -> Candidates:
+    from llmgw_ctl.client import AdminClient
+    from llmgw_ctl.connection import resolve
+
+    async def run() -> Candidates:
+        root = ctx.find_root().params
+        target = resolve(
+            ctx.params.get("server") or root.get("server"),
+            ctx.params.get("token_file") or root.get("token_file"),
+            os.environ,
+        )
+        async with asyncio.timeout(SECONDS), AdminClient(target, answer_seconds=SECONDS) as client:
+            return await ask(client)
+
+    try:
+        found = asyncio.run(run())
+    except (CtlError, TimeoutError):
+        return []
+    return sorted(each for each in found if each[0].startswith(incomplete))
