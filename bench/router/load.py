@@ -22,7 +22,7 @@ wrk.headers["authorization"] = "Bearer {key}"
 
 
 def body(kind: str) -> str:
-    """A chat request of about 500 bytes; `kind` is nonstream, burst, paced or hold."""
+    """A chat request of about 500 bytes; `kind` is nonstream, burst, scattered, paced or hold."""
     messages = [
         {"role": "system", "content": "You are a helpful assistant. Answer briefly and say when you do not know. " * 3},
         {"role": "user", "content": f"Why is the sky blue? ({kind})"},

@@ -4,6 +4,7 @@
  *
  * POST bodies decide:  no "stream":true      one JSON answer at once
  *                      "stream":true         65 events at once, one chunk each, all in one write
+ *                      ... and "scattered"   65 events at once, one write each
  *                      ... and "paced"       65 events, 10 ms apart
  *                      ... and "hold"        65 events, 1 s apart
  * With "include_usage":true one usage event more, before [DONE]. Every other request gets a JSON answer that satisfies
@@ -142,8 +143,14 @@ static int answer(struct conn *c, const char *head, const char *body, size_t bod
     c->sent = 0;
     c->usage = memmem(body, body_size, "\"include_usage\":true", 20) != 0;
     int kind = memmem(body, body_size, "paced", 5) ? 0 : memmem(body, body_size, "hold", 4) ? 1 : -1;
-    if (kind < 0) return put(c, burst[c->usage], burst_size[c->usage]);
+    int scattered = memmem(body, body_size, "scattered", 9) != 0;
+    if (kind < 0 && !scattered) return put(c, burst[c->usage], burst_size[c->usage]);
     if (put(c, stream_head, sizeof stream_head - 1) < 0) return -1;
+    if (scattered) {
+        int done;
+        while (!(done = next_event(c))) {}
+        return done < 0 ? -1 : 0;
+    }
     c->queue = kind;
     if (next_event(c) < 0) return -1;
     c->due = now_ns() + queues[kind].interval;

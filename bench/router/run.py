@@ -21,7 +21,7 @@ from bench.router.targets import MAKERS, ROOT, BenchError, Target, free_port
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("cpu", "latency", "memory", "long")
-CONNECTIONS = {"nonstream": 32, "burst": 32, "paced": 64}
+CONNECTIONS = {"nonstream": 32, "burst": 32, "scattered": 32, "paced": 64}
 
 
 def compile_c(name: str, folder: Path) -> Path:
