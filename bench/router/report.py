@@ -50,8 +50,8 @@ def judged(value: float, goal: float) -> str:
 def render(results: Results) -> str:
     lines = ["# Router benchmark", ""]
     lines += [
-        f"Measured on {os.cpu_count()} cores; load generator, proxy and mock engines on the same machine, all targets interleaved",
-        "in one run. CPU is the proxy's own time on CPU (`/proc/PID/task/*/schedstat`, all its processes and threads) divided by",
+        f"Measured on {os.cpu_count()} cores; load generator, proxy and mock engines on one machine, all targets interleaved",
+        "in one run. CPU is the proxy's own time on CPU (`/proc/PID/task/*/schedstat`, all its processes and threads) over",
         "completed requests; medians of the rounds, lowest and highest in brackets. llmgw runs one worker with key check,",
         "accounting, metrics and the least-loaded policy over two engines; the others run without keys and with round robin.",
         "Machines are noisy: read ratios, not absolute values.",
