@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from llmgw_testing.etcd_server import Series
 from llmgw_testing.load import Load
 from llmgw_testing.stack import Stack, fake_model
 from llmgw_testing.wait import wait_until
 
 
 @pytest.mark.parametrize("version", ["3.4", "3.5"])
-def test_stopped_for_twice_the_lease_and_started_again(tmp_path: Path, version: str) -> None:
+def test_stopped_for_twice_the_lease_and_started_again(tmp_path: Path, version: Series) -> None:
     with Stack(tmp_path, etcd_version=version, lease_ttl=3, leader_ttl=3) as stack:
         stack.coordinator()
         stack.agent()

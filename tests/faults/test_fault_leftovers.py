@@ -11,7 +11,11 @@ from llmgw_testing.wait import wait_until
 
 
 def keys(etcd: EtcdServer) -> list[str]:
-    return [key for key in etcd.keys("/llmgw/v1/") if key.split("/")[3] in ("models", "assignments", "shards", "endpoints")]
+    return [
+        key
+        for key in etcd.ctl("get", "--prefix", "--keys-only", "/llmgw/v1/").split()
+        if key.split("/")[3] in ("models", "assignments", "shards", "endpoints")
+    ]
 
 
 def taken(port: int) -> bool:

@@ -28,7 +28,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from llmgw_testing.etcd_server import EtcdServer
+from llmgw_testing.etcd_server import EtcdServer, Series
 from llmgw_testing.wait import wait_until
 
 MARK = "LLMGW_TEST_STACK"
@@ -93,7 +93,7 @@ class Daemon:
 class Stack:
     """``lease_ttl`` and ``leader_ttl`` in seconds; etcd keeps no lease shorter than about 2 s."""
 
-    def __init__(self, root: Path, *, etcd_version: str = "3.5", lease_ttl: float = 5, leader_ttl: float = 5) -> None:
+    def __init__(self, root: Path, *, etcd_version: Series = "3.5", lease_ttl: float = 5, leader_ttl: float = 5) -> None:
         self.root = root
         self.etcd = EtcdServer(etcd_version)
         self.lease_ttl = lease_ttl
@@ -118,9 +118,10 @@ class Stack:
                     daemon.stop()
         finally:
             left = self.processes()
+            names = [" ".join(process.cmdline()) for process in left]
             for process in left:
                 process.kill()
-            self.etcd.stop()
+            self.etcd.close()
             if kind is not None:
                 for daemon in self.daemons.values():
                     print(f"--- {daemon.name}\n{daemon.log()[-4000:]}", file=sys.stderr)
@@ -198,7 +199,7 @@ class Stack:
         return daemon
 
     def _etcd_section(self) -> dict[str, Any]:
-        return {"endpoints": list(self.etcd.endpoints)}
+        return {"endpoints": [self.etcd.endpoint]}
 
     def _start(self, module: str, name: str, config: Mapping[str, Any], url: str) -> Daemon:
         path = self.root / f"{name}.yaml"
@@ -280,7 +281,7 @@ def fake_model(name: str, *extra: str, **fields: Any) -> dict[str, Any]:
     ]
     profile = {
         "engine": "command",
-        "command": [*command, *extra],
+        "command": [sys.executable, "-m", "llmgw_testing.fake_program", *flags],
         "env": {"PYTHONPATH": str(Path(__file__).resolve().parents[1])},
         "memory": "64MiB",
     }
