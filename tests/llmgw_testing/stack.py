@@ -126,9 +126,7 @@ class Stack:
                 for daemon in self.daemons.values():
                     print(f"--- {daemon.name}\n{daemon.log()[-4000:]}", file=sys.stderr)
         if kind is None:
-            assert not left, (
-                f"left running after everything was stopped: {[each.cmdline() for each in left if each.is_running()]}"
-            )
+            assert not left, f"left running after everything was stopped: {names}"
             for daemon in self.daemons.values():
                 assert "Traceback (most recent call last)" not in daemon.log(), f"{daemon.name}:\n{daemon.log()[-6000:]}"
 
@@ -268,20 +266,10 @@ class Stack:
 
 def fake_model(name: str, *extra: str, **fields: Any) -> dict[str, Any]:
     """A model that the fake engine serves through the ``command`` engine; ``extra`` are the fake engine's own flags."""
-    command = [
-        sys.executable,
-        "-m",
-        "llmgw_testing.fake_program",
-        "--port",
-        "{port}",
-        "--model",
-        "{model}",
-        "--api-key",
-        "{api_key}",
-    ]
+    flags = ["--port", "{port}", "--model", "{model}", "--api-key", "{api_key}", *extra]
     profile = {
         "engine": "command",
-        "command": [sys.executable, "-m", "llmgw_testing.fake_program", *flags],
+        "command": [sys.executable, "-m", "llmgw_testing.fake_engine", *flags],
         "env": {"PYTHONPATH": str(Path(__file__).resolve().parents[1])},
         "memory": "64MiB",
     }
