@@ -100,7 +100,9 @@ class AdminClient:
             async with response:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnreachableError(f"the answer of {server} broke off: {_cause(error)}", "look at the coordinator's log") from error
+            raise UnreachableError(
+                f"the answer of {server} broke off: {_cause(error)}", "look at the coordinator's log"
+            ) from error
         if response.status >= 400:
             raise self._refusal(server, response, raw)
         try:
@@ -211,4 +213,6 @@ def _tls(target: Target) -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cafile=str(target.ca))
     except (OSError, ssl.SSLError) as error:
-        raise BadInputError(f"ca file {target.ca} cannot be used: {error}", "name a PEM file as ca: in the settings file") from error
+        raise BadInputError(
+            f"ca file {target.ca} cannot be used: {error}", "name a PEM file as ca: in the settings file"
+        ) from error

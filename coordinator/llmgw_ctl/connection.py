@@ -110,9 +110,8 @@ def read_token(path: Path) -> str:
             f"token file {path} cannot be read: {cause}", "name the coordinator's token file with --token-file"
         ) from error
     for line in lines:
-        if text := line.strip():
-            if not text.startswith("#"):
-                return text
+        if (text := line.strip()) and not text.startswith("#"):
+            return text
     raise BadInputError(f"token file {path} holds no token", "write the token of the coordinator's token file into it")
 
 

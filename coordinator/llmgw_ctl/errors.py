@@ -8,7 +8,8 @@
     ├── BadInputError        2  wrong usage, a file that cannot be used, a token that is not accepted
     ├── UnreachableError     3  no coordinator answers, or it cannot reach its store
     ├── NotFoundError        4  no such model, replica or node
-    └── UnfulfilledError     5  a wish did not come true: in time, or at all
+    ├── UnfulfilledError     5  a wish did not come true: in time, or at all
+    └── StoppedEarlyError  130  the user ended it before it was done
 """
 
 from __future__ import annotations
@@ -47,3 +48,7 @@ class NotFoundError(CtlError):
 
 class UnfulfilledError(CtlError):
     exit_code = 5
+
+
+class StoppedEarlyError(CtlError):
+    exit_code = 130

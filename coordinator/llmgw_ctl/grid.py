@@ -6,6 +6,7 @@ marked ``fold`` (reasons, URLs) take the room that is left and go on in the next
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -41,7 +42,7 @@ class Grid:
     """Rows of text. ``empty`` is said instead of a table without rows."""
 
     columns: tuple[Column, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     empty: str = ""
     styles: dict[str, str] = field(default_factory=lambda: STATE_STYLES)
 

@@ -49,6 +49,4 @@ Settle = Annotated[
 
 ModelName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.", autocompletion=completion.models)]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", autocompletion=completion.nodes)]
-ReplicaId = Annotated[
-    str, typer.Argument(metavar="REPLICA", help="Id of the replica.", autocompletion=completion.replicas)
-]
+ReplicaId = Annotated[str, typer.Argument(metavar="REPLICA", help="Id of the replica.", autocompletion=completion.replicas)]

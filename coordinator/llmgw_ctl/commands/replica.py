@@ -54,8 +54,12 @@ def show_replica(
 def replica_logs(
     ctx: typer.Context,
     replica: ReplicaId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing what the engine writes; Ctrl-C ends it.")] = False,
-    tail: Annotated[int, typer.Option("--tail", min=0, metavar="LINES", help="How many of the last lines to begin with.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on printing what the engine writes; Ctrl-C ends it.")
+    ] = False,
+    tail: Annotated[
+        int, typer.Option("--tail", min=0, metavar="LINES", help="How many of the last lines to begin with.")
+    ] = 100,
     server: Server = None,
     token_file: TokenFile = None,
 ) -> None:

@@ -12,7 +12,10 @@ def status_facts(status: StatusView, now: float) -> list[tuple[str, str]]:
     nodes = status.get("nodes") or {}
     alive, total = nodes.get("alive", 0), nodes.get("total", 0)
     facts = [
-        ("Cluster", f"{cluster.get('name', '?')} ({cluster.get('id', '?')})" if cluster else "not set up yet: no leader so far"),
+        (
+            "Cluster",
+            f"{cluster.get('name', '?')} ({cluster.get('id', '?')})" if cluster else "not set up yet: no leader so far",
+        ),
         ("Nodes", f"{alive} of {total} alive" if total else "none"),
     ]
     for each in sorted(status.get("coordinators", []), key=lambda one: one.get("id", "")):
@@ -22,8 +25,10 @@ def status_facts(status: StatusView, now: float) -> list[tuple[str, str]]:
         facts.append(("Coordinator", "  ".join(filter(None, parts))))
     if not status.get("leader"):
         facts.append(("Leader", "none: models run on, but nothing is placed or moved"))
-    for router in sorted(status.get("routers", []), key=lambda one: one.get("id", "")):
-        facts.append(("Router", "  ".join(filter(None, (router.get("id"), router.get("address"), router.get("version"))))))
-    if not status.get("routers"):
+    routers = sorted(status.get("routers", []), key=lambda one: one.get("id", ""))
+    facts += [
+        ("Router", "  ".join(filter(None, (each.get("id"), each.get("address"), each.get("version"))))) for each in routers
+    ]
+    if not routers:
         facts.append(("Router", "none: nobody serves the OpenAI API"))
     return facts

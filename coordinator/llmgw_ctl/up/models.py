@@ -1,0 +1,67 @@
+"""Models at the start of ``up``: applies the wanted ones and waits until the router serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmgw_base.clock import Clock
+from llmgw_ctl.client import AdminClient
+from llmgw_ctl.errors import CtlError, UnfulfilledError
+from llmgw_ctl.up.board import Board, ModelSteps
+from llmgw_ctl.up.probes import Probes
+from llmgw_ctl.watch.verdict import Wish
+from llmgw_ctl.watch.wait import wait_for
+
+ROUTED_SECONDS = 15.0
+SETTLE_SECONDS = 10.0
+
+
+class Models:
+    def __init__(self, client: AdminClient, probes: Probes, board: Board, clock: Clock) -> None:
+        self._client = client
+        self._probes = probes
+        self._board = board
+        self._clock = clock
+
+    async def bring_up(self, specs: Sequence[dict[str, Any]], timeout: float, *, strict: bool) -> list[str]:
+        """Returns the models that are served, the wanted ones first. Those of an earlier start are waited for as well.
+
+        Raises:
+            CtlError: a wanted model does not come up, if ``strict``; otherwise that is told and the stack goes on.
+        """
+        for spec in specs:
+            self._board.begin(str(spec["name"]), "applying")
+            await self._client.apply(spec)
+        wanted = [str(spec["name"]) for spec in specs]
+        known = [view.get("name", "") for view in await self._client.models() if view.get("wanted", 0) > 0]
+        ready = []
+        for name in [*wanted, *(name for name in sorted(known) if name not in wanted)]:
+            self._board.begin(name, "starting")
+            try:
+                await self._wait(name, timeout)
+            except CtlError as error:
+                self._board.failed(name, "does not come up")
+                if strict and name in wanted:
+                    raise
+                self._board.warn(f"{error.message}; {error.remedy}" if error.remedy else error.message)
+                continue
+            self._board.done(name, "ready")
+            ready.append(name)
+        return ready
+
+    async def _wait(self, name: str, timeout: float) -> None:
+        await wait_for(
+            self._client,
+            [name],
+            Wish.SERVE,
+            clock=self._clock,
+            display=ModelSteps(self._board),
+            timeout=timeout,
+            settle=SETTLE_SECONDS,
+        )
+        until = self._clock.monotonic() + ROUTED_SECONDS
+        while name not in await self._probes.routed_models():
+            if self._clock.monotonic() > until:
+                raise UnfulfilledError(f"model {name} is ready but the router does not list it", "see the router's log")
+            await self._clock.sleep(0.05)
