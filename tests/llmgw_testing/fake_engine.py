@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from llmgw_testing.fake_openai import Engine
-from llmgw_testing.fake_wire import Connection, Host, Request, Script
+from llmgw_testing.fake_wire import BadRequestError, Connection, Host, Request, Script
 
 T = TypeVar("T")
 WAIT_SECONDS = 10.0
@@ -36,6 +36,7 @@ QUIET_PATHS = ("/health", "/metrics", "/v1/models", "/version")
 class FakeEngine(Host):
     """Runs in its own thread with its own loop. Probes (`/health`, `/v1/models`, …) are answered by the normal engine
     and kept in `probes`; everything else is kept in `requests` and answered by the next queued script, else by `default`.
+    What is not a well-formed request is answered with 400 and kept in `broken`.
 
     `close_idle_after`: seconds after which an idle keep-alive connection is closed; None keeps it for ever.
     """
@@ -46,6 +47,7 @@ class FakeEngine(Host):
         self.probe: Script = self.engine.answer
         self.requests: list[Request] = []
         self.probes: list[Request] = []
+        self.broken: list[str] = []
         self.connections_opened = 0
         self.close_idle_after: float | None = None
         self.port = 0
@@ -123,6 +125,7 @@ class FakeEngine(Host):
             self._scripts.clear()
             self.requests.clear()
             self.probes.clear()
+            self.broken.clear()
             self.default = self.engine.answer
             self.probe = self.engine.answer
             self.close_idle_after = None
@@ -185,6 +188,11 @@ class FakeEngine(Host):
                 script = self._scripts.popleft() if self._scripts else self.default
             self._changed.notify_all()
             return script
+
+    def malformed(self, error: BadRequestError) -> None:
+        with self._changed:
+            self.broken.append(str(error))
+            self._changed.notify_all()
 
 
 if __name__ == "__main__":

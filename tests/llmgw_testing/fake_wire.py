@@ -123,6 +123,9 @@ class Host:
     def arrived(self, request: Request) -> Script:
         raise NotImplementedError
 
+    def malformed(self, error: BadRequestError) -> None:
+        raise NotImplementedError
+
 
 class Connection(asyncio.Protocol):
     """Reads requests one after the other, runs a script for each, notices when the peer goes away."""
@@ -224,6 +227,7 @@ class Connection(asyncio.Protocol):
             # The peer left, or the script tore the connection down itself; both are recorded already.
             return
         except BadRequestError as error:
+            self._host.malformed(error)
             if self._transport is not None:
                 self._transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n" + str(error).encode())
             self.close()

@@ -51,6 +51,20 @@ class Answer:
         return [part[6:].decode() for part in self.body.split(b"\n\n") if part.startswith(b"data: ")]
 
 
+@dataclass
+class Streamed:
+    """A response that may have been torn off: what came, and whether it ended as its framing says."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    complete: bool
+
+    def events(self) -> list[str]:
+        """The data of each server-sent event."""
+        return [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
+
+
 class ClosedEarlyError(Exception):
     """The peer closed before the answer was whole; `got` is what came."""
 
@@ -162,6 +176,28 @@ class RawClient:
         else:
             body = framed = self.receive_to_end()
         return Answer(status, headers, body, head + framed, chunks)
+
+    def stream_to_end(self) -> Streamed:
+        """Reads a response however it ends: whole, or torn off after some bytes (`complete` tells)."""
+        head = self.receive_until(b"\r\n\r\n")
+        status, headers = parse_answer_head(head)
+        found = {name.lower(): value for name, value in headers}
+        body = bytearray()
+        try:
+            if found.get("transfer-encoding") == "chunked":
+                while size := int(self.receive_until(b"\r\n").strip(), 16):
+                    body += self.receive_exactly(size)
+                    assert self.receive_exactly(2) == b"\r\n"
+                assert self.receive_exactly(2) == b"\r\n"
+            elif "content-length" in found:
+                body += self.receive_exactly(int(found["content-length"]))
+            else:
+                body += self.receive_to_end()
+        except ClosedEarlyError as error:
+            if "content-length" in found:
+                body += error.got
+            return Streamed(status, headers, bytes(body), False)
+        return Streamed(status, headers, bytes(body), True)
 
     def _chunked(self) -> tuple[bytes, list[bytes]]:
         framed, chunks = b"", list[bytes]()
