@@ -35,14 +35,14 @@ class ModelView(TypedDict, total=False):
     ready: int
     state: str
     reason: str
-    spec: dict[str, Any]
+    spec: dict[str, Any] | None
     replicas: list[ReplicaView]
 
 
 class NodeView(TypedDict, total=False):
     name: str
     alive: bool
-    inventory: dict[str, Any]
+    inventory: dict[str, Any] | None
     status: dict[str, Any] | None
     grpc_address: str | None
     replicas: list[str]

@@ -7,6 +7,7 @@ file or the running ``up``, if that was where the address came from, and last th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from llmgw_ctl.errors import BadInputError
 from llmgw_ctl.running import RunningStack, find_running
 
 DEFAULT_SERVER = "http://127.0.0.1:7080"
-DEFAULT_TOKEN_FILE = Path("/etc/llmgw/admin.token")
+DEFAULT_TOKEN_FILE = Path("/var/lib/llmgw/coordinator/admin.token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _token(
     known = settings.token_file or (stack.token_file if stack else None)
     if known is not None:
         return read_token(known), str(known)
-    if DEFAULT_TOKEN_FILE.is_file():
+    if os.access(DEFAULT_TOKEN_FILE, os.R_OK):
         return read_token(DEFAULT_TOKEN_FILE), str(DEFAULT_TOKEN_FILE)
     return None, ""
 
@@ -121,7 +122,7 @@ def load_settings(path: Path) -> Settings:
     Raises:
         BadInputError: not readable, or a key that is unknown or of the wrong kind.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises where a folder may not be entered
         return Settings()
     from llmgw_base.config import ConfigError, Section, load
 

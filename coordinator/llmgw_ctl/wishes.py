@@ -11,7 +11,7 @@ from llmgw_ctl.client import AdminClient
 from llmgw_ctl.errors import BadInputError
 from llmgw_ctl.humanize import parse_duration
 from llmgw_ctl.watch.display import display_for
-from llmgw_ctl.watch.verdict import Wish
+from llmgw_ctl.watch.verdict import Judge, Wish, generation_of
 from llmgw_ctl.watch.wait import wait_for
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def apply_specs(
     session: Session, client: AdminClient, specs: Sequence[dict[str, Any]], patience: Patience
 ) -> list[Applied]:
     """Applies all, then waits for all. Raises what the client and the wait raise."""
-    before = {view.get("name", ""): _generation(view) for view in await client.models()}
+    before = {view.get("name", ""): generation_of(view) for view in await client.models()}
     applied = []
     for number, spec in enumerate(specs):
         name = str(spec["name"])
@@ -52,11 +52,12 @@ async def apply_specs(
         except BadInputError as error:
             done = f" ({number} of {len(specs)} models were applied before it)" if number else ""
             raise BadInputError(f"model {name} was refused: {error.message}{done}", error.remedy) from error
-        unchanged = not created and before.get(name) is not None and before.get(name) == _generation(view)
+        unchanged = not created and before.get(name) == generation_of(view)
         applied.append(Applied(name, "created" if created else "unchanged" if unchanged else "changed", view))
     if not patience.wait:
         return applied
-    views = await _wait(session, client, [each.name for each in applied], Wish.SERVE, patience)
+    judges = [Judge(each.name, Wish.SERVE, patience.settle, generation_of(each.view)) for each in applied]
+    views = await _wait(session, client, judges, patience)
     return [Applied(each.name, each.what, views[each.name] or each.view) for each in applied]
 
 
@@ -64,30 +65,19 @@ async def scale_model(session: Session, client: AdminClient, name: str, replicas
     view = await client.scale(name, replicas)
     if not patience.wait:
         return view
-    return (await _wait(session, client, [name], Wish.SERVE, patience))[name] or view
+    judge = Judge(name, Wish.SERVE, patience.settle, generation_of(view))
+    return (await _wait(session, client, [judge], patience))[name] or view
 
 
 async def remove_model(session: Session, client: AdminClient, name: str, patience: Patience) -> list[str]:
     """Returns the ids of the replicas that it had."""
     replicas = await client.remove(name)
     if patience.wait:
-        await _wait(session, client, [name], Wish.REMOVE, patience)
+        await _wait(session, client, [Judge(name, Wish.REMOVE)], patience)
     return replicas
 
 
 async def _wait(
-    session: Session, client: AdminClient, names: Sequence[str], wish: Wish, patience: Patience
+    session: Session, client: AdminClient, judges: Sequence[Judge], patience: Patience
 ) -> dict[str, ModelView | None]:
-    return await wait_for(
-        client,
-        names,
-        wish,
-        clock=session.clock,
-        display=display_for(session.terminal),
-        timeout=patience.timeout,
-        settle=patience.settle,
-    )
-
-
-def _generation(view: ModelView) -> Any:
-    return (view.get("spec") or {}).get("generation")
+    return await wait_for(client, judges, clock=session.clock, display=display_for(session.terminal), timeout=patience.timeout)

@@ -43,6 +43,10 @@ class Layout:
         return self.root / "agent"
 
     @property
+    def coordinator(self) -> Path:
+        return self.root / "coordinator"
+
+    @property
     def router(self) -> Path:
         return self.root / "router"
 
@@ -74,5 +78,5 @@ class Layout:
 
     def folders(self) -> tuple[Path, ...]:
         """All folders to make, parents first."""
-        own = (self.etcd, self.agent, self.router, self.logs, self.run, self.root / "config", self.sockets)
+        own = (self.etcd, self.coordinator, self.router, self.agent, self.logs, self.run, self.root / "config", self.sockets)
         return (self.root, *own)

@@ -10,7 +10,7 @@ from llmgw_ctl.client import AdminClient
 from llmgw_ctl.errors import CtlError, UnfulfilledError
 from llmgw_ctl.up.board import Board, ModelSteps
 from llmgw_ctl.up.probes import Probes
-from llmgw_ctl.watch.verdict import Wish
+from llmgw_ctl.watch.verdict import Judge, Wish, generation_of
 from llmgw_ctl.watch.wait import wait_for
 
 ROUTED_SECONDS = 15.0
@@ -30,16 +30,18 @@ class Models:
         Raises:
             CtlError: a wanted model does not come up, if ``strict``; otherwise that is told and the stack goes on.
         """
+        generations = {}
         for spec in specs:
-            self._board.begin(str(spec["name"]), "applying")
-            await self._client.apply(spec)
+            name = str(spec["name"])
+            self._board.begin(name, "applying")
+            generations[name] = generation_of((await self._client.apply(spec))[0])
         wanted = [str(spec["name"]) for spec in specs]
         known = [view.get("name", "") for view in await self._client.models() if view.get("wanted", 0) > 0]
         ready = []
         for name in [*wanted, *(name for name in sorted(known) if name not in wanted)]:
             self._board.begin(name, "starting")
             try:
-                await self._wait(name, timeout)
+                await self._wait(Judge(name, Wish.SERVE, SETTLE_SECONDS, generations.get(name, 0)), timeout)
             except CtlError as error:
                 self._board.failed(name, "does not come up")
                 if strict and name in wanted:
@@ -50,16 +52,10 @@ class Models:
             ready.append(name)
         return ready
 
-    async def _wait(self, name: str, timeout: float) -> None:
-        await wait_for(
-            self._client,
-            [name],
-            Wish.SERVE,
-            clock=self._clock,
-            display=ModelSteps(self._board),
-            timeout=timeout,
-            settle=SETTLE_SECONDS,
-        )
+    async def _wait(self, judge: Judge, timeout: float) -> None:
+        steps = ModelSteps(self._board)
+        await wait_for(self._client, [judge], clock=self._clock, display=steps, timeout=timeout)
+        name = judge.name
         until = self._clock.monotonic() + ROUTED_SECONDS
         while name not in await self._probes.routed_models():
             if self._clock.monotonic() > until:

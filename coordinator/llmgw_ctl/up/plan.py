@@ -20,6 +20,8 @@ STOP_ORDER: tuple[str, ...] = (AGENT, ROUTER, COORDINATOR, ETCD)
 #: Seconds between SIGTERM and SIGKILL. The agent's is longer than what it gives its engines.
 GRACE = {AGENT: 20.0, ROUTER: 8.0, COORDINATOR: 8.0, ETCD: 8.0}
 ENGINE_STOP_SECONDS = 5.0
+LEADER_TTL = 3
+NODE_TTL = 5
 
 #: etcd of every version wants host:port after unix://, and makes that the file's name.
 CLIENT_SOCKET = "client.sock:0"
@@ -101,9 +103,12 @@ def _etcd_section(layout: Layout) -> dict[str, Any]:
 def coordinator_config(layout: Layout, choices: Choices) -> dict[str, Any]:
     return {
         "id": choices.coordinator_id,
-        "listen": str(choices.admin),
-        "token_file": str(layout.token),
+        "cluster_name": "up",
+        "state_dir": str(layout.coordinator),
+        "admin": {"listen": str(choices.admin), "token_file": str(layout.token)},
         "etcd": _etcd_section(layout),
+        # Nobody stands by; after a kill the next start need not wait long for the old leader's lease to end.
+        "leader_ttl": LEADER_TTL,
         "insecure": True,
         "log": {"format": "text"},
     }
@@ -125,6 +130,7 @@ def agent_config(layout: Layout, choices: Choices) -> dict[str, Any]:
         "node": {"name": choices.node},
         "listen": "127.0.0.1:0",
         "state_dir": str(layout.agent),
+        "lease_ttl": NODE_TTL,
         "etcd": _etcd_section(layout),
         "engines": {"on_stop": "stop", "stop_seconds": ENGINE_STOP_SECONDS},
         "insecure": True,

@@ -25,8 +25,8 @@ def models_grid(models: Sequence[ModelView]) -> Grid:
             model.get("name", ""),
             model.get("state", ""),
             f"{model.get('ready', 0)}/{model.get('wanted', 0)}",
-            _engines(model.get("spec", {})),
-            model.get("spec", {}).get("source") or "-",
+            _engines(model.get("spec") or {}),
+            (model.get("spec") or {}).get("source") or "-",
             model.get("reason") or "-",
         )
         for model in sorted(models, key=lambda each: each.get("name", ""))
@@ -51,8 +51,8 @@ def brief_models_grid(models: Sequence[ModelView]) -> Grid:
 
 def model_facts(model: ModelView) -> list[tuple[str, str]]:
     """Names and values for the head of ``model show``."""
-    spec = model.get("spec", {})
-    replicas = spec.get("replicas", {})
+    spec = model.get("spec") or {}
+    replicas = spec.get("replicas") or {}
     facts = [
         ("Model", model.get("name", "")),
         ("State", model.get("state", "")),

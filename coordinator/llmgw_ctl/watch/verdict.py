@@ -3,12 +3,15 @@
 What ends a wait:
 
 =============================  =====================================================================================
-the model is Ready             done, when as many replicas are ready as wanted
+the model is Ready             done, once the coordinator has seen the change and no replica is left over; see below
 the model is gone              done for a removal; a failure for any other wish
 Pending, Degraded              a failure once the state and reason have not changed for ``settle`` and nothing moves
 Failed                         a failure once that has not changed for a short while: it may stem from the spec before
 a replica fails again          a failure after ``MAX_RESTARTS`` restarts within the wait, for it will go on like that
 =============================  =====================================================================================
+
+A coordinator may answer from a moment before the change reached it or the leader. So a view of an older generation counts
+for nothing, and one that says Ready while replicas still run an older generation must say so for ``STALE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from llmgw_ctl.api import ModelView, ReplicaView
 #: States of a replica that is on its way somewhere, so that waiting makes sense.
 MOVING = frozenset({"Assigned", "Installing", "Fetching", "Starting", "Probing", "Draining"})
 FAILED_SETTLE = 3.0
+STALE_SECONDS = 1.5
 MAX_RESTARTS = 3
 
 
@@ -43,11 +47,12 @@ class Verdict:
 
 @dataclass(slots=True)
 class Judge:
-    """Follows one model through successive views. ``settle`` is in seconds."""
+    """Follows one model through successive views. ``settle`` is in seconds; ``generation`` is that of the wished spec."""
 
     name: str
     wish: Wish
     settle: float = 10.0
+    generation: int = 0
     _since: float = 0.0
     _seen: tuple[str, str] | None = None
     _restarts: dict[str, int] = field(default_factory=dict)
@@ -77,9 +82,18 @@ class Judge:
         for replica in view.get("replicas", []):
             self._restarts.setdefault(replica.get("id", ""), replica.get("restarts", 0))
 
+    def _fulfilled(self, view: ModelView, now: float) -> bool:
+        replicas, wanted = view.get("replicas", []), view.get("wanted", 0)
+        if view.get("state") not in ("Ready", "Scaled to zero") or view.get("ready", 0) < wanted or len(replicas) > wanted:
+            return False
+        newest = all(each.get("generation", 0) >= self.generation for each in replicas)
+        return newest or now - self._since >= STALE_SECONDS
+
     def _judge(self, view: ModelView, now: float) -> Verdict:
         state, wanted, ready = view.get("state", ""), view.get("wanted", 0), view.get("ready", 0)
-        if (state == "Ready" and ready >= wanted) or state == "Scaled to zero":
+        if generation_of(view) < self.generation:
+            return Verdict(Outcome.WAITING, "waiting until the coordinator has seen the change")
+        if self._fulfilled(view, now):
             return Verdict(Outcome.FULFILLED, f"{ready} of {wanted} ready" if wanted else "scaled to zero")
         if state == "Removing":
             return Verdict(Outcome.HOPELESS, "it is being removed")
@@ -92,6 +106,10 @@ class Judge:
         if patience is not None and not moves(view) and now - self._since >= patience:
             return Verdict(Outcome.HOPELESS, reason_of(view) or f"it is {state} and no reason was given")
         return Verdict(Outcome.WAITING, describe(view))
+
+
+def generation_of(view: ModelView) -> int:
+    return int((view.get("spec") or {}).get("generation") or 0)
 
 
 def moves(view: ModelView) -> bool:

@@ -24,13 +24,11 @@ class Models(Protocol):
 
 async def wait_for(
     client: Models,
-    names: Sequence[str],
-    wish: Wish,
+    judges: Sequence[Judge],
     *,
     clock: Clock,
     display: Display,
     timeout: float,
-    settle: float,
 ) -> dict[str, ModelView | None]:
     """Returns the last view of each model (None when gone) once all wishes are fulfilled.
 
@@ -40,7 +38,6 @@ async def wait_for(
         UnfulfilledError: a wish is hopeless, or ``timeout`` seconds are over.
         UnreachableError: the coordinator stays away.
     """
-    judges = {name: Judge(name, wish, settle) for name in names}
     started = answered = clock.monotonic()
     with display:
         while True:
@@ -53,34 +50,34 @@ async def wait_for(
                 await clock.sleep(POLL_SECONDS)
                 continue
             now = answered = clock.monotonic()
-            verdicts = {name: judge.look(views.get(name), now) for name, judge in judges.items()}
+            verdicts = {judge.name: judge.look(views.get(judge.name), now) for judge in judges}
             display.show(verdicts, now - started)
-            _fail_if_hopeless(verdicts, wish)
+            _fail_if_hopeless(verdicts)
             if all(verdict.outcome is Outcome.FULFILLED for verdict in verdicts.values()):
-                return {name: views.get(name) for name in names}
+                return {judge.name: views.get(judge.name) for judge in judges}
             if now - started > timeout:
-                raise _timed_out(verdicts, judges, wish, timeout)
+                raise _timed_out(verdicts, judges, timeout)
             await clock.sleep(POLL_SECONDS)
 
 
-def _fail_if_hopeless(verdicts: dict[str, Verdict], wish: Wish) -> None:
+def _fail_if_hopeless(verdicts: dict[str, Verdict]) -> None:
     hopeless = {name: verdict.text for name, verdict in verdicts.items() if verdict.outcome is Outcome.HOPELESS}
-    if not hopeless:
-        return
-    waiting = [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.WAITING]
-    if waiting and wish is Wish.SERVE:
-        return  # the others may still come up; the failure is reported when all are settled
+    if not hopeless or any(verdict.outcome is Outcome.WAITING for verdict in verdicts.values()):
+        return  # the others may still come up; failures are reported when all are settled
     text = "; ".join(f"model {name} does not come up: {why}" for name, why in sorted(hopeless.items()))
     first = min(hopeless)
     raise UnfulfilledError(text, f"see `llmgwctl model show {first}`; mend the cause and apply it again")
 
 
-def _timed_out(verdicts: dict[str, Verdict], judges: dict[str, Judge], wish: Wish, timeout: float) -> UnfulfilledError:
+def _timed_out(verdicts: dict[str, Verdict], judges: Sequence[Judge], timeout: float) -> UnfulfilledError:
     late = {name: verdict for name, verdict in verdicts.items() if verdict.outcome is not Outcome.FULFILLED}
-    verb = "gone" if wish is Wish.REMOVE else "ready"
     lines = []
-    for name, verdict in sorted(late.items()):
-        reason = judges[name].last_reason
+    for judge in judges:
+        name, reason = judge.name, judge.last_reason
+        verdict = late.get(name)
+        if verdict is None:
+            continue
+        verb = "gone" if judge.wish is Wish.REMOVE else "ready"
         lines.append(
             f"model {name} is not {verb} after {duration(timeout)} ({verdict.text})"
             + (f"; last reason: {reason}" if reason and reason not in verdict.text else "")
