@@ -102,8 +102,8 @@ def _hangs(facts: NvmlFacts, findings: Findings) -> None:
             continue
         gpu = facts.gpus.get(step.index)
         text = (
-            f"the driver did not answer in time at '{step.step}' of GPU {step.index}: a badly seated NVLink bridge or a dying GPU "
-            "does this; see 'dmesg'"
+            f"the driver did not answer in time at '{step.step}' of GPU {step.index}: a badly seated NVLink bridge or a dying "
+            "GPU does this; see 'dmesg'"
         )
         findings.problem(Code.PROBE_HUNG, subject(gpu) if gpu else f"GPU {step.index}", text, step.index)
     if facts.crashed is not None:

@@ -48,7 +48,7 @@ class NvlinkView:
     direct: dict[Edge, int] = field(default_factory=dict)
 
 
-def remote_end(link: Link, by_pci: dict[str, int], known_pci: Callable[[str], bool]) -> int | str:
+def remote_end(link: Link, by_pci: dict[str, int], absent_gpu: Callable[[str], bool]) -> int | str:
     """Where a live link leads: a GPU's index, :data:`SWITCH`, or :data:`ABSENT` for a device that is no partner here."""
     if link.remote_type == _REMOTE_SWITCH:
         return SWITCH
@@ -58,8 +58,8 @@ def remote_end(link: Link, by_pci: dict[str, int], known_pci: Callable[[str], bo
         return SWITCH
     if link.remote in by_pci:
         return by_pci[link.remote]
-    # A GPU that this host has on its bus but that NVML could not open (lost) is no switch.
-    return ABSENT if known_pci(link.remote) else SWITCH
+    # A GPU of this host that NVML could not open (lost, say) is no switch.
+    return ABSENT if absent_gpu(link.remote) else SWITCH
 
 
 def view(
@@ -67,10 +67,14 @@ def view(
     links: dict[int, Links],
     pairs: Iterable[Pair],
     membership: dict[int, Membership],
-    known_pci: Callable[[str], bool],
+    absent_gpu: Callable[[str], bool],
     findings: Findings,
 ) -> NvlinkView:
-    """Derives the islands. ``membership`` says of each GPU whether the NVLink fabric has let it in."""
+    """Derives the islands.
+
+    ``membership`` says of each GPU whether the NVLink fabric has let it in; ``absent_gpu`` whether a PCI address that NVML does
+    not list is a GPU all the same.
+    """
     usable = {index: gpu for index, gpu in gpus.items() if not gpu.error and not (gpu.mig is not None and gpu.mig.current)}
     by_pci = {gpu.pci: index for index, gpu in gpus.items() if gpu.pci}
     found = NvlinkView()
@@ -79,7 +83,7 @@ def view(
         for link in links[index].links if index in links else []:
             if not link.up or link.p2p is False:
                 continue
-            end = remote_end(link, by_pci, known_pci)
+            end = remote_end(link, by_pci, absent_gpu)
             if end == SWITCH:
                 found.switch_links[index] = found.switch_links.get(index, 0) + 1
             elif isinstance(end, int) and end != index:

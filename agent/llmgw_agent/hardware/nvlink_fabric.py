@@ -122,7 +122,7 @@ def _why(gpu: Gpu) -> tuple[Code, str]:
         )
     return Code.FABRIC_NOT_READY, (
         f"the NVLink fabric is {STATES.get(gpu.fabric.state, gpu.fabric.state)}: the fabric manager is missing, not running "
-        "or of another version than the driver ('systemctl status nvidia-fabricmanager'); CUDA fails with error 802 until it works"
+        "or of another version than the driver ('systemctl status nvidia-fabricmanager'); CUDA fails with error 802 till then"
     )
 
 

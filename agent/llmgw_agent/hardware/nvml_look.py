@@ -30,7 +30,7 @@ async def look(deadline: float, module: str = PROBE) -> NvmlFacts:
 
 async def _run(facts: NvmlFacts, module: str, args: list[str], end: float, stall: float) -> None:
     loop = asyncio.get_running_loop()
-    facts.last = None
+    facts.begin()
     helper = await Helper.start(module, args)
     try:
         while not facts.finished():

@@ -179,6 +179,10 @@ class NvmlFacts(msgspec.Struct):
         """Whether another run of the probe can add nothing."""
         return self.complete or self.crashed is not None or any(step.index is None for step in self.hung)
 
+    def begin(self) -> None:
+        """A new run of the probe starts."""
+        self.last = None
+
     def take(self, line: Line) -> None:
         match line:
             case At():
