@@ -1,0 +1,1 @@
+"""The admin API: a table of routes, one module per resource, and an OpenAPI document made from the table."""

@@ -1,0 +1,28 @@
+"""One structured log line for every write, done or refused."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+
+logger = logging.getLogger("llmgw_coordinator.audit")
+
+
+def record(request: web.Request, status: int, outcome: str) -> None:
+    """``outcome``: ``done`` or the error's code. The token is never part of it."""
+    logger.info(
+        "%s %s",
+        request.method,
+        request.rel_url.raw_path,
+        extra={
+            "fields": {
+                "method": request.method,
+                "path": request.rel_url.raw_path,
+                "client": request.remote or "",
+                "agent": request.headers.get("User-Agent", "")[:200],
+                "status": status,
+                "outcome": outcome,
+            }
+        },
+    )

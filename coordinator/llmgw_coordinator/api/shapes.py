@@ -1,0 +1,160 @@
+"""Bodies and answers of the admin API. Their JSON schemas are the OpenAPI document's."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from llmgw_proto.records import InventoryRecord, ModelSpec, NodeStatusRecord, RouterLoad
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ModelState(StrEnum):
+    """
+    ==============  ====================================================================================
+    READY           as many replicas as wished answer, all of the newest spec
+    PROGRESSING     on the way there, nothing is wrong
+    PENDING         nothing is placed, the reason says what is missing
+    DEGRADED        fewer replicas than wished answer, and something is wrong with the rest
+    FAILED          no replica answers and none will without help, or the model cannot be planned
+    SCALED_TO_ZERO  none are wished and none are left
+    REMOVING        the model is gone, replicas of it are not yet
+    ==============  ====================================================================================
+    """
+
+    READY = "Ready"
+    PROGRESSING = "Progressing"
+    PENDING = "Pending"
+    DEGRADED = "Degraded"
+    FAILED = "Failed"
+    SCALED_TO_ZERO = "Scaled to zero"
+    REMOVING = "Removing"
+
+
+class ReplicaView(Shape):
+    id: str
+    model: str
+    node: str
+    epoch: int
+    state: str = Field(description="as the agent reports it; Assigned until it does")
+    reason: str
+    url: str | None
+    pid: int | None
+    port: int | None
+    restarts: int
+    started_at: float | None = Field(description="Unix time")
+    next_attempt_at: float | None = Field(description="Unix time of the next start, when the last one failed")
+    gpus: list[str]
+    draining: bool
+    generation: int
+    engine: str
+    engine_version: str
+    log_path: str
+
+
+class ModelSummary(Shape):
+    name: str
+    wanted: int
+    ready: int
+    state: ModelState
+    reason: str
+
+
+class ModelView(ModelSummary):
+    spec: ModelSpec | None = Field(description="null while a removed model's replicas end, or when it cannot be read")
+    replicas: list[ReplicaView]
+
+
+class NodeView(Shape):
+    name: str
+    alive: bool
+    inventory: InventoryRecord | None
+    status: NodeStatusRecord | None
+    grpc_address: str | None
+    replicas: list[str]
+    memory_committed_bytes: int
+
+
+class ClusterView(Shape):
+    id: str
+    name: str
+
+
+class CoordinatorView(Shape):
+    id: str
+    address: str
+    version: str
+    started_at: float
+    leader: bool
+
+
+class RouterView(Shape):
+    id: str
+    address: str
+    version: str
+    models: dict[str, RouterLoad]
+
+
+class NodeCounts(Shape):
+    total: int
+    alive: int
+
+
+class StatusView(Shape):
+    cluster: ClusterView | None
+    leader: str | None
+    stale: bool = Field(description="etcd does not answer; what is shown is what was known before")
+    coordinators: list[CoordinatorView]
+    routers: list[RouterView]
+    nodes: NodeCounts
+    models: list[ModelSummary]
+    problems: list[str]
+
+
+class NodeList(Shape):
+    nodes: list[NodeView]
+
+
+class ModelList(Shape):
+    models: list[ModelView]
+
+
+class ReplicaList(Shape):
+    replicas: list[ReplicaView]
+
+
+class Removal(Shape):
+    name: str
+    replicas: list[str] = Field(description="ids of the replicas that now drain and stop")
+
+
+class ScaleBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    replicas: int = Field(ge=0, le=10_000)
+
+
+class Ready(Shape):
+    ready: bool
+    leader: bool
+    stale: bool
+
+
+class ErrorDetail(Shape):
+    path: str
+    message: str
+
+
+class ErrorBody(Shape):
+    code: str
+    message: str
+    remedy: str
+    details: list[ErrorDetail] = []
+
+
+class ErrorView(Shape):
+    error: ErrorBody

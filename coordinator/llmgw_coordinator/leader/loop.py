@@ -1,0 +1,145 @@
+"""The loop of every coordinator: when something changed, plan; whoever leads applies the plan.
+
+The others plan too, so that each can tell why a model waits, and so that a new leader knows already which nodes are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from llmgw_base.clock import Clock
+from llmgw_base.etcd.api import Store
+from llmgw_base.etcd.errors import StoreError
+from llmgw_base.etcd.timers import done_within, reap
+from llmgw_coordinator.errors import NotLeaderError
+from llmgw_coordinator.leader.apply import Applier, verify
+from llmgw_coordinator.leader.cluster import create_if_absent
+from llmgw_coordinator.leader.election import Election
+from llmgw_coordinator.leader.fence import Term
+from llmgw_coordinator.leader.world import world_of
+from llmgw_coordinator.planner import Plan, Settings, World, plan
+from llmgw_coordinator.state.absence import Absence
+from llmgw_coordinator.state.mirror import Mirror
+from llmgw_coordinator.state.view import View
+
+#: Seconds in which further changes join the pass that the first one caused.
+COALESCE = 0.05
+#: Seconds between passes when nothing changes.
+PERIOD = 5.0
+#: Seconds until a write that the watch does not show is looked up.
+ECHO_LIMIT = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    def __init__(
+        self,
+        store: Store,
+        mirror: Mirror,
+        election: Election,
+        clock: Clock,
+        settings: Settings,
+        *,
+        cluster_name: str,
+        observe_seconds: Callable[[float], None] = lambda seconds: None,
+        planner: Callable[[World], Plan] = plan,
+    ) -> None:
+        self._store = store
+        self._mirror = mirror
+        self._election = election
+        self._clock = clock
+        self._settings = settings
+        self._cluster_name = cluster_name
+        self._observe_seconds = observe_seconds
+        self._planner = planner
+        self._applier = Applier(store, mirror.expected)
+        self._absence = Absence()
+        self._wake = asyncio.Event()
+        self._next_return = PERIOD
+        self.outcome = Plan()
+        """The last plan, applied or not: why models wait, what is wrong."""
+        self.gone_for: dict[str, float] = {}
+        """Seconds of absence of the nodes that are away, as of the last pass."""
+        mirror.on_change(self._wake.set)
+        election.on_change(self._wake.set)
+
+    async def run(self) -> None:
+        """Until cancelled. A pass that fails is logged and the next one begins from what is true then."""
+        await self._mirror.synced()
+        while True:
+            try:
+                more = await self.pass_once()
+            except Exception:
+                logger.exception("a pass failed; the next one comes in %g s", PERIOD)
+                more = False
+            if not more:
+                await self._until_woken()
+            await self._clock.sleep(COALESCE)
+
+    async def pass_once(self) -> bool:
+        """Plans and, when leading, applies. Returns whether another pass is due at once."""
+        self._wake.clear()
+        if self._mirror.trouble is not None:
+            return False
+        term = self._election.term
+        if term is not None and not await self._seen_own_writes():
+            return False
+        view = self._mirror.view()
+        self._plan(view)
+        if term is None:
+            return False
+        try:
+            return await self._lead(term, view)
+        except (NotLeaderError, StoreError) as error:
+            logger.warning("the leader's pass ended early", extra={"fields": {"cause": str(error)}})
+            return False
+
+    def _plan(self, view: View) -> None:
+        self.gone_for = self._absence.update(view.nodes, view.breathing, self._mirror.resyncs, self._clock.monotonic())
+        self._next_return = min(
+            (self._settings.grace - gone for gone in self.gone_for.values() if gone < self._settings.grace), default=PERIOD
+        )
+        began = time.perf_counter()
+        outcome = self._planner(world_of(view, self.gone_for, self._settings))
+        self._observe_seconds(time.perf_counter() - began)
+        for name, error in outcome.failures.items():
+            if repr(self.outcome.failures.get(name)) != repr(error):
+                logger.error("planning failed", extra={"fields": {"model": name}}, exc_info=error)
+        self.outcome = outcome
+
+    async def _lead(self, term: Term, view: View) -> bool:
+        if view.cluster is None:
+            await create_if_absent(self._store, term, self._clock, self._cluster_name)
+        if not self.outcome.decisions:
+            return False
+        applied = await self._applier.apply(term, self.outcome.decisions, view)
+        if applied.stopped is not None:
+            logger.warning("decisions were left over", extra={"fields": {"cause": applied.stopped}})
+            return False
+        # What follows from this pass (a place that became free) is for the next one, once the echo of this one is in.
+        return applied.written > 0
+
+    async def _seen_own_writes(self) -> bool:
+        """Waits until the mirror shows what this coordinator wrote; whether it does now."""
+        expected = self._mirror.expected
+        if not len(expected):
+            return True
+        if await self._within(ECHO_LIMIT, expected.settled()):
+            return True
+        await verify(self._store, expected, expected.outstanding())
+        return not len(expected)
+
+    async def _until_woken(self) -> None:
+        await self._within(max(0.0, min(PERIOD, self._next_return)), self._wake.wait())
+
+    async def _within(self, seconds: float, what: Coroutine[Any, Any, object]) -> bool:
+        waiting = asyncio.ensure_future(what)
+        try:
+            return await done_within(self._clock, waiting, seconds)
+        finally:
+            await reap(waiting)

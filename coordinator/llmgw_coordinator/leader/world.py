@@ -1,0 +1,28 @@
+"""From a view of etcd to what the planner is given. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmgw_coordinator.planner import Assigned, Node, Settings, World
+from llmgw_coordinator.state.view import View
+
+
+def world_of(view: View, gone_for: Mapping[str, float], settings: Settings) -> World:
+    """``gone_for``: seconds of absence of the nodes that are away."""
+    return World(
+        models={name: stored.record for name, stored in view.models.items()},
+        nodes={
+            name: Node(
+                name,
+                view.inventories[name].record if name in view.inventories else None,
+                gone_for.get(name),
+                view.unread_nodes.get(name),
+            )
+            for name in view.nodes
+        },
+        assignments=[Assigned(node, stored.record, stored.create_revision) for (node, _), stored in view.assignments.items()],
+        shards=[stored.record for stored in view.shards.values()],
+        unreadable_models=frozenset(view.unread_models),
+        settings=settings,
+    )
