@@ -1,0 +1,173 @@
+"""The composition root: the only place where the agent's parts are wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import aiohttp
+
+from llmgw_agent import __version__
+from llmgw_agent.config import AgentConfig
+from llmgw_agent.engines.base import Host
+from llmgw_agent.engines.registry import make_drivers
+from llmgw_agent.host.inventory import Devices, memory_for_engines
+from llmgw_agent.host.memory import read_memory
+from llmgw_agent.lock import StateLock
+from llmgw_agent.membership import find_cluster
+from llmgw_agent.node import NodePublisher
+from llmgw_agent.process.identity import boot_id
+from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
+from llmgw_agent.publisher import Publisher
+from llmgw_agent.rpc.server import start_server
+from llmgw_agent.rpc.service import AgentService
+from llmgw_agent.shard.context import Context, log_folder
+from llmgw_agent.shard.recover import look
+from llmgw_agent.shard.state import StateDir
+from llmgw_agent.shard.supervisor import Supervisor
+from llmgw_agent.wishes import follow
+from llmgw_base.clock import Clock, SystemClock
+from llmgw_base.etcd.api import Store
+from llmgw_base.lifecycle import Stop
+from llmgw_base.net import Listen
+from llmgw_base.notify import Notifier
+from llmgw_base.secrets import agent_token
+from llmgw_proto import keyspace
+from llmgw_proto.records.model import parse_bytes
+
+#: With ``engines.on_stop: stop``, how long running requests may take before their engine is ended.
+STOP_DRAIN_SECONDS = 3.0
+logger = logging.getLogger(__name__)
+
+Connect = Callable[[AgentConfig, Clock], Awaitable[Store]]
+LookAtDevices = Callable[[], Awaitable[Devices]]
+
+
+class App:
+    """One agent. Tests replace ``connect``, ``devices`` and ``checkpoint``."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        *,
+        connect: Connect,
+        devices: LookAtDevices,
+        clock: Clock | None = None,
+        checkpoint: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._connect, self._devices, self._checkpoint = connect, devices, checkpoint
+        self._token: str | None = None
+
+    async def run(self, stop: Stop, notifier: Notifier) -> None:
+        """Until ``stop``.
+
+        Raises:
+            ConfigError: a port or folder cannot be used.
+            StoreError: etcd is of a version that is not to be trusted.
+        """
+        config = self._config
+        lock = StateLock(config.state_dir)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                store = await self._connect(config, self._clock)
+                stack.push_async_callback(store.close)
+                session = await stack.enter_async_context(_session())
+                context = self._context(store, session)
+                service = AgentService(lambda: self._token, lambda shard: log_folder(config.state_dir, shard), self._clock)
+                server, listen = await start_server(config, service)
+                stack.push_async_callback(server.stop, 1.0)
+                logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
+                await self._serve(context, store, self._advertised(listen), stop, notifier)
+        finally:
+            lock.release()
+
+    async def _serve(self, context: Context, store: Store, grpc_address: str, stop: Stop, notifier: Notifier) -> None:
+        found = await asyncio.to_thread(look, context.state, context.node)
+        supervisor = Supervisor(context, found)
+        tasks = asyncio.create_task(self._work(context, store, supervisor, grpc_address, notifier), name="work")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        notifier.ready()
+        try:
+            await asyncio.wait({tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks.done():
+                logger.info(
+                    "agent stops", extra={"fields": {"signal": stopped.result(), "engines": self._config.engines.on_stop}}
+                )
+        finally:
+            stopped.cancel()
+            await self._end(context, supervisor, tasks)
+
+    async def _work(
+        self, context: Context, store: Store, supervisor: Supervisor, grpc_address: str, notifier: Notifier
+    ) -> None:
+        """Everything that goes on for ever, once the store is the right one."""
+        cluster = await find_cluster(context, store)
+        self._token = agent_token(cluster.engine_secret, context.node)
+        supervisor.set_secret(cluster.engine_secret)
+        # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
+        await supervisor.recovered()
+        node = NodePublisher(context, grpc_address, self._devices)
+        await node.publish_inventory()
+        node.publish_alive()
+        notifier.status(f"node {context.node} in cluster {cluster.name}")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(context.publisher.run(), name="publisher")
+            group.create_task(follow(store, context.node, supervisor), name="wishes")
+            group.create_task(node.keep_status(), name="status")
+            group.create_task(node.keep_inventory(), name="inventory")
+
+    async def _end(self, context: Context, supervisor: Supervisor, tasks: asyncio.Task[None]) -> None:
+        """Ends engines if so configured, while the publisher still tells of it; then everything else."""
+        keep = self._config.engines.on_stop == "keep"
+        try:
+            await supervisor.close(stop_engines=not keep, drain=STOP_DRAIN_SECONDS)
+        finally:
+            tasks.cancel()
+            await asyncio.gather(tasks, return_exceptions=True)
+            await context.publisher.close(keep=keep)
+        if not tasks.cancelled() and (error := tasks.exception()) is not None:
+            raise error
+
+    def _context(self, store: Store, session: aiohttp.ClientSession) -> Context:
+        config, clock = self._config, self._clock
+        node, ports = config.node.name, config.engines.ports
+        low, high = ephemeral_range()
+        if overlaps((ports.first, ports.last), (low, high)):
+            logger.warning(
+                "engines.ports overlaps the range of outgoing connections, so ports may be taken at any moment",
+                extra={"fields": {"ports": f"{ports.first}-{ports.last}", "kernel": f"{low}-{high}"}},
+            )
+        prefixes = [keyspace.endpoints_of(node), keyspace.shards_of(node), f"{keyspace.NODES}{keyspace.part(node)}/"]
+        return Context(
+            config=config,
+            clock=clock,
+            boot=boot_id(),
+            publisher=Publisher(store, clock, prefixes, config.lease_ttl),
+            state=StateDir(config.state_dir),
+            drivers=make_drivers(config.engines.llama_server),
+            ports=Ports(ports.first, ports.last, config.engine_host, clock),
+            session=session,
+            memory=lambda: _memory(config),
+            checkpoint=self._checkpoint,
+        )
+
+    def _advertised(self, listen: Listen) -> str:
+        """Where coordinators reach the service: on loopback as it is, else under the node's address."""
+        wildcard = listen.host in ("0.0.0.0", "::")  # noqa: S104 - read, not bound
+        return str(Listen(self._config.node.address, listen.port)) if wildcard else str(listen)
+
+
+@contextlib.asynccontextmanager
+async def _session() -> AsyncIterator[aiohttp.ClientSession]:
+    # A new connection for each question: a probe must not be answered by what a dead engine left in a buffer.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
+        yield session
+
+
+def _memory(config: AgentConfig) -> Host:
+    reserved = parse_bytes(config.node.reserved_memory)
+    return Host(memory_limit=memory_for_engines(config), memory_free=max(0, read_memory().available - reserved))

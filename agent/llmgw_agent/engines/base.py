@@ -1,0 +1,119 @@
+"""What the agent wants to know about an engine. A driver is this and nothing else: no processes, no etcd.
+
+A driver is asked in this order: :meth:`Driver.locate` (is the engine here?), :meth:`Driver.check` (can it run this wish?),
+:meth:`Driver.launch` (argv and environment); and while the engine runs: the probe's paths, :meth:`Driver.busy` for draining,
+:meth:`Driver.facts` for the endpoint. ``patterns`` turn log lines into causes and remedies when it has ended.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from llmgw_agent.engines.client import EngineClient
+from llmgw_proto.records import AssignmentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """An engine that can be started on this node."""
+
+    version: str
+    detail: str
+    argv: tuple[str, ...]
+    """How to call it, before any argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What an engine may use here. ``memory_limit`` is what the node has for engines, ``memory_free`` what is free now."""
+
+    memory_limit: int
+    memory_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A wish that can be run: where the weights are, and the host memory in bytes that it needs."""
+
+    weights: Path | None
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the engine has to listen, and the key that it has to demand."""
+
+    host: str
+    port: int
+    api_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    argv: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a running engine says about itself; None where it does not."""
+
+    served_name: str
+    max_concurrency: int | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A line in the engine's log that tells why it ended. ``final``: starting it again cannot help."""
+
+    regex: re.Pattern[str]
+    cause: str
+    remedy: str
+    final: bool = False
+    port_taken: bool = False
+
+
+class Driver(Protocol):
+    name: str
+    patterns: tuple[Pattern, ...]
+
+    def locate(self) -> Located | None:
+        """The engine on this node; None if it is not installed. May read files, must not block for long."""
+        ...
+
+    def check(self, wish: AssignmentRecord, host: Host) -> Checked:
+        """Whether the wish can be run here.
+
+        Raises:
+            RejectedError: it cannot, with thing, cause and remedy.
+        """
+        ...
+
+    def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
+        """The command line. Secrets belong into the environment: argv can be read by everyone on the host."""
+        ...
+
+    def capabilities(self, wish: AssignmentRecord) -> list[str]:
+        """What the engine may offer when run with this wish. Unless the wish itself says so, the probe leaves out of chat,
+        completions and embeddings what the model turns out not to be made for."""
+        ...
+
+    def health_path(self, wish: AssignmentRecord) -> str:
+        """Answers 200 without a key when the engine is ready."""
+        ...
+
+    async def busy(self, client: EngineClient) -> bool | None:
+        """Whether requests are running; None if the engine does not tell.
+
+        Raises:
+            EngineSilentError: it does not answer.
+        """
+        ...
+
+    async def facts(self, client: EngineClient, wish: AssignmentRecord) -> Facts:
+        """Raises EngineSilentError if it does not answer."""
+        ...

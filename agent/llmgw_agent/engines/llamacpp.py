@@ -1,0 +1,166 @@
+"""llama.cpp: a ``llama-server`` binary from the configuration or PATH, else the ``xllamacpp`` package in this Python."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llmgw_agent.engines import xllamacpp_server
+from llmgw_agent.engines.base import Checked, Facts, Host, Launch, Located, Pattern, Place
+from llmgw_agent.engines.client import EngineClient, EngineSilentError
+from llmgw_agent.engines.facts import listed_facts
+from llmgw_agent.engines.weights import check_gguf, local_path
+from llmgw_agent.errors import RejectedError
+from llmgw_proto.engines import check_args, check_env
+from llmgw_proto.records import AssignmentRecord
+
+MIB = 1 << 20
+#: llama-server keeps finished prompts in host memory, up to 8 GiB unless told otherwise; nobody set that memory aside.
+PROMPT_CACHE_MIB = 256
+DEFAULT_SLOTS = 4
+_LAUNCHER = "llmgw_agent.engines.xllamacpp_server"
+
+
+class LlamaCpp:
+    name = "llamacpp"
+    patterns: tuple[Pattern, ...] = (
+        Pattern(
+            re.compile(r"unknown model architecture: '?([\w.-]+)"),
+            "this llama.cpp does not know the model's architecture {0}.",
+            "Use a newer llama.cpp or another model.",
+            final=True,
+        ),
+        Pattern(
+            re.compile(r"error: invalid argument: (\S+)|error while handling argument \"?([\w-]+)|unknown argument:? (\S+)"),
+            "llama-server does not take the argument {0}.",
+            "Correct the model's args.",
+            final=True,
+        ),
+        Pattern(
+            re.compile(r"couldn't bind HTTP server socket|address already in use", re.IGNORECASE),
+            "the port was taken.",
+            "Another port is tried.",
+            port_taken=True,
+        ),
+        Pattern(
+            re.compile(r"failed to allocate|out of memory|cudaMalloc failed|std::bad_alloc|unable to allocate", re.IGNORECASE),
+            "memory ran out while the model was loaded.",
+            "Give it less context (-c), fewer slots (-np), a smaller quantisation, or a node with more memory.",
+        ),
+        Pattern(
+            re.compile(r"failed to load model|tensor .* data is not within the file bounds|error loading model: (.+)"),
+            "the weights could not be loaded.",
+            "The file is damaged or of a kind that this llama.cpp cannot load: copy it again or use a newer llama.cpp.",
+            final=True,
+        ),
+    )
+
+    def __init__(self, binary: str | None = None) -> None:
+        self._binary = binary
+        self._located: Located | None = None
+
+    def locate(self) -> Located | None:
+        found = self._locate_binary() or (None if self._binary else self._locate_package())
+        self._located = found
+        return found
+
+    def _locate_binary(self) -> Located | None:
+        path = shutil.which(self._binary or "llama-server")
+        if path is None:
+            return None
+        if self._located is not None and self._located.argv == (path,):
+            return self._located
+        try:
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        match = re.search(r"version:\s*(\S+)", done.stdout + done.stderr)
+        return Located(match[1] if match else "unknown", path, (path,))
+
+    def _locate_package(self) -> Located | None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            return None
+        version = importlib.metadata.version("xllamacpp")
+        return Located(version, f"package xllamacpp of {sys.executable}", (sys.executable, "-m", _LAUNCHER))
+
+    def check(self, wish: AssignmentRecord, host: Host) -> Checked:
+        problem = check_args(self.name, wish.args) or check_env(wish.env)
+        if problem is not None:
+            raise RejectedError(problem)
+        weights = local_path(wish.source)
+        size = check_gguf(weights)
+        need = wish.memory_bytes or size + size // 10 + (256 + PROMPT_CACHE_MIB) * MIB
+        if not wish.gpus and size > host.memory_limit:
+            raise RejectedError(
+                f"weights {weights} have {size} bytes, more than the {host.memory_limit} bytes that this node has for engines; "
+                "use a smaller quantisation or a node with more memory"
+            )
+        return Checked(weights, need)
+
+    def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
+        assert checked.weights is not None
+        argv = [*located.argv, "-m", str(checked.weights), "--host", place.host, "--port", str(place.port)]
+        argv += ["--alias", wish.model]
+        if not _given(wish.args, "-np", "--parallel"):
+            # One common context for all slots: each request may use all of it.
+            argv += ["-np", str(DEFAULT_SLOTS), "--kv-unified"]
+        if not _given(wish.args, "-cram", "--cache-ram"):
+            argv += ["--cache-ram", str(PROMPT_CACHE_MIB)]
+        if not _given(wish.args, "--slots", "--no-slots"):
+            argv.append("--slots")
+        if not _given(wish.args, "--metrics"):
+            argv.append("--metrics")
+        arguments = [*argv[len(located.argv) :], *wish.args]
+        if located.argv[-1] == _LAUNCHER:
+            _check_launcher(arguments)
+        environment = {**wish.env, "LLAMA_API_KEY": place.api_key, "PYTHONUNBUFFERED": "1"}
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(wish.gpus)
+        return Launch([*located.argv, *arguments], environment)
+
+    def capabilities(self, wish: AssignmentRecord) -> list[str]:
+        if wish.capabilities is not None:
+            return wish.capabilities
+        if _given(wish.args, "--rerank", "--reranking"):
+            return ["rerank"]
+        embeddings = ["embeddings"] if _given(wish.args, "--embedding", "--embeddings") else []
+        return ["chat", "completions", *embeddings]
+
+    def health_path(self, wish: AssignmentRecord) -> str:
+        return "/health"
+
+    async def busy(self, client: EngineClient) -> bool | None:
+        slots = (await client.get("/slots", 2)).json
+        if not isinstance(slots, list):
+            return None
+        if any(isinstance(slot, dict) and slot.get("is_processing") for slot in slots):
+            return True
+        waiting = re.search(rb"^llamacpp:requests_deferred (\d+)", (await client.get("/metrics", 2)).body, re.MULTILINE)
+        return waiting is not None and int(waiting[1]) > 0
+
+    async def facts(self, client: EngineClient, wish: AssignmentRecord) -> Facts:
+        facts = await listed_facts(client, wish.model)
+        try:
+            slots = (await client.get("/slots", 5)).json
+        except EngineSilentError:
+            slots = None
+        return replace(facts, max_concurrency=len(slots)) if isinstance(slots, list) and slots else facts
+
+
+def _given(args: Sequence[str], *flags: str) -> bool:
+    return any(arg.partition("=")[0] in flags for arg in args)
+
+
+def _check_launcher(arguments: list[str]) -> None:
+    try:
+        xllamacpp_server.parse(arguments)
+    except xllamacpp_server.BadArgumentsError as error:
+        raise RejectedError(
+            f"args: {error}; correct them, or install a llama-server binary, which takes all of llama.cpp's arguments"
+        ) from error

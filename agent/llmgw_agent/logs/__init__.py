@@ -1,0 +1,1 @@
+"""Engine logs on disk: read, followed, and kept within bounds."""

@@ -1,0 +1,1 @@
+"""Engine processes: started so that they outlive the agent, known again after its restart, ended for certain."""

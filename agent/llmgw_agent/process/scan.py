@@ -1,0 +1,78 @@
+"""Finds the agent's processes among all processes of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from llmgw_agent.process.identity import LOGMON, NODE, Identity, Marker, Stat, boot_id, pids, read_environment, read_stat
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A living process that carries our marker. ``leader``: it leads its session, as the engine's first process does."""
+
+    identity: Identity
+    marker: Marker
+    leader: bool
+
+
+def find_marked(node: str) -> list[Marked]:
+    """All living processes of this node's engines, whatever became of their parents."""
+    boot = boot_id()
+    found = []
+    for pid in pids():
+        environment = read_environment(pid)
+        if environment.get(NODE) != node:
+            continue
+        marker, stat = Marker.read(environment), read_stat(pid)
+        if marker is not None and stat is not None and not stat.gone:
+            found.append(Marked(Identity(pid, stat.start_ticks, boot), marker, leader=stat.session == pid))
+    return found
+
+
+def find_logmons(node: str) -> dict[str, Identity]:
+    """Living log writers of this node, by the attempt whose log they write."""
+    boot = boot_id()
+    found = {}
+    for pid in pids():
+        mark = read_environment(pid).get(LOGMON, "")
+        owner, separator, attempt = mark.rpartition("/")
+        stat = read_stat(pid) if separator and owner == node else None
+        if stat is not None and not stat.gone:
+            found[attempt] = Identity(pid, stat.start_ticks, boot)
+    return found
+
+
+def find_family(leader: Identity | None, node: str, shard: str) -> set[Identity]:
+    """Every living process of a shard: those that carry its marker, and, while the leader lives, its session and descendants.
+
+    A process that merely has a number that we once knew is never in it.
+    """
+    boot = boot_id()
+    stats = {stat.pid: stat for pid in pids() if (stat := read_stat(pid)) is not None and not stat.gone}
+    family = {pid for pid in stats if _marked(pid, node, shard)}
+    own = stats.get(leader.pid) if leader is not None and leader.boot_id == boot else None
+    if leader is not None and own is not None and own.start_ticks == leader.start_ticks:
+        family |= {stat.pid for stat in stats.values() if stat.session == leader.pid}
+        family |= _descendants(leader.pid, stats.values())
+    return {Identity(pid, stats[pid].start_ticks, boot) for pid in family}
+
+
+def _marked(pid: int, node: str, shard: str) -> bool:
+    marker = Marker.read(read_environment(pid))
+    return marker is not None and marker.node == node and marker.shard == shard
+
+
+def _descendants(root: int, stats: Iterable[Stat]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for stat in stats:
+        children.setdefault(stat.parent, []).append(stat.pid)
+    found = {root}
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found

@@ -1,0 +1,1 @@
+"""Shards: what the leader wishes to run here, one worker each."""

@@ -1,0 +1,135 @@
+"""From a wish to a running process, step by step, so that the agent may die between any two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmgw_agent.engines.base import Checked, Driver, Launch, Located, Place
+from llmgw_agent.engines.registry import find_driver
+from llmgw_agent.errors import RejectedError
+from llmgw_agent.logs.files import headline_of
+from llmgw_agent.process.identity import Marker
+from llmgw_agent.process.output import Output
+from llmgw_agent.shard.context import Context
+from llmgw_agent.shard.engine import Engine
+from llmgw_agent.shard.state import SavedAttempt, SavedProcess, fingerprint
+from llmgw_proto.records import AssignmentRecord
+from llmgw_proto.records.model import parse_bytes
+
+#: Memory that another engine is just giving back is worth a short wait.
+MEMORY_WAIT_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    driver: Driver
+    located: Located
+    checked: Checked
+
+
+async def locate(context: Context, wish: AssignmentRecord) -> tuple[Driver, Located]:
+    """Raises RejectedError if the engine is unknown or not installed here."""
+    driver = find_driver(context.drivers, wish.engine)
+    located = await asyncio.to_thread(driver.locate)
+    if located is None:
+        raise RejectedError(
+            f"engine {wish.engine} is not installed on node {context.node}; install it there (for llamacpp: a llama-server "
+            "on PATH, or the xllamacpp package beside the agent)"
+        )
+    return driver, located
+
+
+async def check(context: Context, wish: AssignmentRecord, driver: Driver) -> Checked:
+    """Raises RejectedError if the wish can never be fulfilled here, or memory stays short."""
+    host = context.memory()
+    checked = await asyncio.to_thread(driver.check, wish, host)
+    need = checked.memory_bytes
+    if wish.gpus or need <= host.memory_free:
+        return checked
+    if need > host.memory_limit:
+        raise RejectedError(
+            f"memory: about {_mib(need)} are needed, this node has {_mib(host.memory_limit)} for engines; {_REMEDY}"
+        )
+    deadline = context.clock.monotonic() + MEMORY_WAIT_SECONDS
+    while need > (free := context.memory().memory_free):
+        if context.clock.monotonic() >= deadline:
+            raise RejectedError(f"memory: about {_mib(need)} are needed and {_mib(free)} are free on this node; {_REMEDY}")
+        await context.clock.sleep(0.5)
+    return checked
+
+
+_REMEDY = "use a smaller model or quantisation, give the profile less memory, or use another node"
+
+
+def _mib(size: int) -> str:
+    return f"{size / parse_bytes('1MiB'):.0f} MiB"
+
+
+@dataclass(slots=True)
+class Launcher:
+    """Starts one attempt. ``save`` writes the shard's state file with what is given."""
+
+    context: Context
+    wish: AssignmentRecord
+    api_key: str
+    save: Callable[[SavedAttempt, SavedProcess | None], None]
+
+    def start(self, prepared: Prepared) -> tuple[Engine, SavedAttempt]:
+        """Takes a port, spawns, and has everything on disk that a later agent needs to know the process again.
+
+        Without an await: a cancelled worker must not leave a process that it does not know.
+
+        Raises:
+            RejectedError: the program cannot be started at all.
+            AttemptError: not now.
+        """
+        context, wish = self.context, self.wish
+        host = context.config.engine_host
+        port = context.ports.take()
+        try:
+            attempt = SavedAttempt(
+                id=secrets.token_hex(8),
+                wish=fingerprint(wish),
+                host=host,
+                port=port,
+                engine_version=prepared.located.version,
+                memory_bytes=prepared.checked.memory_bytes,
+            )
+            launch = prepared.driver.launch(wish, prepared.located, prepared.checked, Place(host, port, self.api_key))
+            context.checkpoint("before-attempt-saved")
+            self.save(attempt, None)
+            context.checkpoint("attempt-saved")
+            engine = self._spawn(launch, attempt)
+        except BaseException:
+            context.ports.give_back(port)
+            raise
+        context.checkpoint("spawned")
+        who = engine.identity
+        process = SavedProcess(pid=who.pid, start_ticks=who.start_ticks, boot_id=who.boot_id, started_at=context.clock.wall())
+        self.save(attempt, process)
+        context.checkpoint("process-saved")
+        return engine, attempt
+
+    def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
+        marker = marker_of(self.context, self.wish, attempt)
+        output = output_of(self.context, self.wish.shard, attempt.id)
+        shown = shlex.join(launch.argv).replace(self.api_key, "***")
+        headline = f"{headline_of(attempt.id)} epoch {self.wish.epoch}, port {attempt.port}: {shown}"
+        return Engine.start(launch.argv, launch.environment, marker, output, self.context.boot, headline)
+
+
+def marker_of(context: Context, wish: AssignmentRecord, attempt: SavedAttempt) -> Marker:
+    return Marker(
+        node=context.node, shard=wish.shard, epoch=wish.epoch, attempt=attempt.id, port=attempt.port, wish=attempt.wish
+    )
+
+
+def output_of(context: Context, shard: str, attempt: str) -> Output:
+    logs = context.config.logs
+    return Output(
+        context.log_folder(shard), context.node, attempt, context.boot, max_bytes=parse_bytes(logs.max_bytes), files=logs.files
+    )

@@ -1,0 +1,62 @@
+"""What the cluster gets to see of a shard. Pure."""
+
+from __future__ import annotations
+
+from llmgw_agent.engines.base import Facts
+from llmgw_agent.shard.serve import Answering
+from llmgw_agent.shard.state import SavedAttempt, SavedShard
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardRecord, ShardState, Timings
+
+
+def shard_record(
+    saved: SavedShard,
+    state: ShardState,
+    reason: str,
+    *,
+    now: float,
+    log_path: str,
+    next_attempt_at: float | None = None,
+    peak_rss_bytes: int = 0,
+    timings: Timings | None = None,
+) -> ShardRecord:
+    wish, attempt, process = saved.assignment, saved.attempt, saved.process
+    return ShardRecord(
+        shard=wish.shard,
+        replica=wish.replica,
+        model=wish.model,
+        node=saved.node,
+        epoch=wish.epoch,
+        state=state,
+        reason=reason,
+        engine=wish.engine,
+        engine_version=attempt.engine_version if attempt is not None else "",
+        pid=process.pid if process is not None else None,
+        port=attempt.port if attempt is not None and process is not None else None,
+        restarts=saved.restarts,
+        generation=wish.generation,
+        gpus=wish.gpus,
+        memory_bytes=wish.memory_bytes or (attempt.memory_bytes if attempt is not None else 0),
+        peak_rss_bytes=peak_rss_bytes,
+        started_at=process.started_at if process is not None else None,
+        updated_at=now,
+        next_attempt_at=next_attempt_at,
+        log_path=log_path,
+        timings=timings or Timings(),
+    )
+
+
+def endpoint_record(node: str, address: str, wish: AssignmentRecord, attempt: SavedAttempt, found: Answering) -> EndpointRecord:
+    facts: Facts = found.facts
+    host = f"[{address}]" if ":" in address else address
+    return EndpointRecord(
+        replica=wish.replica,
+        node=node,
+        model=wish.model,
+        epoch=wish.epoch,
+        url=f"http://{host}:{attempt.port}",
+        served_name=facts.served_name,
+        capabilities=found.capabilities,
+        max_concurrency=facts.max_concurrency,
+        policy=wish.policy,
+        max_model_len=facts.max_model_len,
+    )
