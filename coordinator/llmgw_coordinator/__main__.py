@@ -45,8 +45,8 @@ def check(config: CoordinatorConfig) -> None:
     Raises:
         ConfigError
     """
-    listen = net.parse_listen(config.admin.listen, key="admin.listen")
-    net.require_safe(listen, tls=config.tls is not None, insecure=config.insecure, key="admin.listen")
+    listen = net.parse_listen(config.listen)
+    net.require_safe(listen, tls=config.tls is not None, insecure=config.insecure)
     if config.tls is not None:
         server_tls(config.tls)
         agent_credentials(config.tls)

@@ -47,12 +47,12 @@ class App:
             StoreError: etcd cannot be reached at the start, or is not to be used.
         """
         config = self._config
-        listen = net.parse_listen(config.admin.listen, key="admin.listen")
-        net.require_safe(listen, tls=config.tls is not None, insecure=config.insecure, key="admin.listen")
+        listen = net.parse_listen(config.listen)
+        net.require_safe(listen, tls=config.tls is not None, insecure=config.insecure)
         tls = server_tls(config.tls) if config.tls is not None else None
         credentials = agent_credentials(config.tls) if config.tls is not None else None
-        token = load_or_create(config.token_file)
-        sock = net.bind(listen, key="admin.listen")
+        token = load_or_create(config.token_path)
+        sock = net.bind(listen)
         try:
             store = await EtcdStore.connect(config.etcd, clock=self._clock, trial=config.etcd.trial)
         except BaseException:
@@ -83,12 +83,12 @@ class App:
             mirror,
             election,
             clock,
-            config.placement.settings(),
+            config.settings,
             cluster_name=config.cluster_name,
             observe_seconds=metrics.observe_planning,
         )
         context = Context(store, mirror, election, reconciler, Specs(store), clock)
-        guard = Guard(TokenCheck(token), Throttle(config.admin.failures_per_minute), clock)
+        guard = Guard(TokenCheck(token), Throttle(config.token_failures_per_minute), clock)
         routes = with_document(all_routes(context, metrics, credentials))
         server = Server(make_app(routes, guard, context, metrics.requests), sock, tls)
         await server.start()
@@ -121,8 +121,8 @@ class App:
         )
 
     def _address(self, sock: socket.socket, *, secure: bool) -> str:
-        if self._config.admin.advertise is not None:
-            return self._config.admin.advertise
+        if self._config.advertise is not None:
+            return self._config.advertise
         host, port = sock.getsockname()[:2]
         if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
             host = socket.gethostname()

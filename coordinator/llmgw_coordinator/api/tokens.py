@@ -35,7 +35,7 @@ def load_or_create(path: Path) -> str:
     except UnicodeDecodeError:
         token = ""
     except OSError as error:
-        raise ConfigError(f"token file {path} cannot be read: {error.strerror}; set admin.token_file") from error
+        raise ConfigError(f"token file {path} cannot be read: {error.strerror}; set token_file") from error
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"token file {path} holds no token of at least {_SHORTEST} characters; delete it to get a new one")
     return token
@@ -59,7 +59,7 @@ def _create(path: Path) -> str:
         finally:
             aside.unlink()
     except OSError as error:
-        raise ConfigError(f"token file {path} cannot be made: {error.strerror}; set admin.token_file or state_dir") from error
+        raise ConfigError(f"token file {path} cannot be made: {error.strerror}; set token_file or state_dir") from error
     return token
 
 

@@ -46,11 +46,13 @@ class ModelPlanner:
         *,
         estimate: int,
         braked: bool,
+        draining: bool,
         new_id: Callable[[str], str],
     ) -> None:
         self._spec = spec
         self._rooms = rooms
         self._braked = braked
+        self._draining = draining
         self._new_id = new_id
         self._plan = ModelPlan()
         self._needs: list[tuple[Profile, Need]] = [(profile, need_of(profile, estimate)) for profile in spec.profiles]
@@ -175,10 +177,16 @@ class ModelPlanner:
     # --- an older spec's replicas --------------------------------------------------------------------------------------
 
     def _replace_one(self, wanted: int) -> None:
-        """One replica above the wish at most, one below it at most, and below it only if that makes room."""
+        """One replica above the wish at most, one below it at most, and below it only if that makes room.
+
+        A place that a stopping replica is about to leave is waited for before another one is given up.
+        """
         placed = sum(isinstance(each, Create | Move) for each in self._plan.decisions)
         total = len(self._current) + len(self._outdated) + placed
         if total != wanted or len(self._current) + placed >= wanted or self._create("the spec changed"):
+            return
+        serving = sum(each.condition >= Condition.DOUBTFUL for each in (*self._current, *self._outdated))
+        if serving < wanted or self._draining or any(isinstance(each, Delete) for each in self._plan.decisions):
             return
         for old in sorted(self._outdated, key=lambda each: each.first_to_go):
             if self._makes_room(old):

@@ -29,6 +29,7 @@ def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
     by_model: dict[str, list[Assigned]] = defaultdict(list)
     for assigned in world.assignments:
         by_model[assigned.record.model].append(assigned)
+    draining = _draining(world)
     new_id = _id_source(world, text)
 
     for name, spec in sorted(world.models.items()):
@@ -37,7 +38,15 @@ def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
                 examine(each, shards.get((each.node, each.record.shard)), world.nodes.get(each.node), world.settings)
                 for each in by_model.get(name, ())
             ]
-            planner = ModelPlanner(spec, replicas, rooms, estimate=estimates.get(name, 0), braked=bool(vanished), new_id=new_id)
+            planner = ModelPlanner(
+                spec,
+                replicas,
+                rooms,
+                estimate=estimates.get(name, 0),
+                braked=bool(vanished),
+                draining=name in draining,
+                new_id=new_id,
+            )
             result = planner.run()
         except Exception as error:  # noqa: BLE001 - whatever one model's spec does to the planner must not stop the others
             outcome.failures[name] = error
@@ -59,6 +68,13 @@ def _estimates(world: World) -> dict[str, int]:
     for shard in world.shards:
         found[shard.model] = max(found.get(shard.model, 0), shard.memory_bytes)
     return found
+
+
+def _draining(world: World) -> set[str]:
+    """Models of which a live node is still stopping a replica."""
+    wished = {(each.node, each.record.shard) for each in world.assignments}
+    live = {name for name, node in world.nodes.items() if node.alive}
+    return {shard.model for shard in world.shards if shard.node in live and (shard.node, shard.shard) not in wished}
 
 
 def _id_source(world: World, text: ids.RandomText) -> Callable[[str], str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
 
 from llmgw_proto.records import (
@@ -36,9 +35,6 @@ class Stored(Generic[R_co]):
     mod_revision: int
 
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """Not to be changed by whoever holds it; the mirror makes a new one after a change."""
@@ -54,11 +50,11 @@ class View:
     routers: Mapping[str, Stored[RouterRecord]] = field(default_factory=dict)
     coordinators: Mapping[str, Stored[CoordinatorRecord]] = field(default_factory=dict)
     candidates: Mapping[str, Stored[CoordinatorRecord]] = field(default_factory=dict)
-    unreadable: Mapping[str, str] = _NOTHING
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     """By key: why its value cannot be read. The last readable value, if there was one, is still in the tables."""
-    unread_models: Mapping[str, str] = _NOTHING
+    unread_models: Mapping[str, str] = field(default_factory=dict)
     """By model: why its spec cannot be read."""
-    unread_nodes: Mapping[str, str] = _NOTHING
+    unread_nodes: Mapping[str, str] = field(default_factory=dict)
     """By node: why something about it (inventory, alive, an assignment or shard there) cannot be read."""
     breathing: frozenset[str] = frozenset()
     """Nodes whose alive key is present, readable or not."""
