@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from llmgw_testing.fake_openai import Engine
-from llmgw_testing.fake_wire import BadRequestError, Connection, Host, Request, Script
+from llmgw_testing.fake_wire import Connection, Host, Request, Script
 
 T = TypeVar("T")
 WAIT_SECONDS = 10.0
@@ -36,7 +36,7 @@ QUIET_PATHS = ("/health", "/metrics", "/v1/models", "/version")
 class FakeEngine(Host):
     """Runs in its own thread with its own loop. Probes (`/health`, `/v1/models`, …) are answered by the normal engine
     and kept in `probes`; everything else is kept in `requests` and answered by the next queued script, else by `default`.
-    What is not a well-formed request is answered with 400 and kept in `broken`.
+    What is not a well-formed request is answered with 400 and kept in `broken`, as is the traceback of a script that failed.
 
     `close_idle_after`: seconds after which an idle keep-alive connection is closed; None keeps it for ever.
     """
@@ -189,9 +189,9 @@ class FakeEngine(Host):
             self._changed.notify_all()
             return script
 
-    def malformed(self, error: BadRequestError) -> None:
+    def went_wrong(self, what: str) -> None:
         with self._changed:
-            self.broken.append(str(error))
+            self.broken.append(what)
             self._changed.notify_all()
 
 

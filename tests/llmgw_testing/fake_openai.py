@@ -187,7 +187,7 @@ class Engine:
         try:
             if self.wedged:
                 await exchange.silence()
-            count = min(self.tokens, body.get("max_tokens") or body.get("max_completion_tokens") or self.tokens)
+            count = min(self.tokens, int(body.get("max_tokens") or body.get("max_completion_tokens") or self.tokens))
             words = [f"w{i} " for i in range(count)]
             if body.get("stream"):
                 await self._stream(exchange, path, body, words)

@@ -13,6 +13,7 @@ import socket
 import struct
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ class Host:
     def arrived(self, request: Request) -> Script:
         raise NotImplementedError
 
-    def malformed(self, error: BadRequestError) -> None:
+    def went_wrong(self, what: str) -> None:
         raise NotImplementedError
 
 
@@ -227,10 +228,14 @@ class Connection(asyncio.Protocol):
             # The peer left, or the script tore the connection down itself; both are recorded already.
             return
         except BadRequestError as error:
-            self._host.malformed(error)
+            self._host.went_wrong(str(error))
             if self._transport is not None:
                 self._transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n" + str(error).encode())
             self.close()
+        except Exception:
+            # The task's outermost edge: a script with a bug must not leave the peer waiting.
+            self._host.went_wrong(traceback.format_exc())
+            self.reset()
 
     async def _more(self, limit: float | None = None) -> None:
         self._data.clear()
