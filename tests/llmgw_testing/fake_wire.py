@@ -232,8 +232,7 @@ class Connection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n" + str(error).encode())
             self.close()
-        except Exception:
-            # The task's outermost edge: a script with a bug must not leave the peer waiting.
+        except Exception:  # noqa: BLE001 - the task's outermost edge: a script with a bug must not leave the peer waiting
             self._host.went_wrong(traceback.format_exc())
             self.reset()
 
