@@ -7,6 +7,7 @@ anything is changed.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from llmgw_ctl.errors import BadInputError
 from llmgw_proto.records.model import StrictModelSpec
 
 SUFFIXES = (".yaml", ".yml", ".json")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
 _REMEDY = "docs/llmgwctl.md shows what a model file looks like"
 
 
@@ -60,8 +62,8 @@ def spec_of(wish: ServeWish, folder: Path) -> dict[str, Any]:
 
 
 def absolute_source(source: str, folder: Path) -> str:
-    """A relative path from ``folder`` on; a URL or an absolute path as it is."""
-    if "://" in source or source.startswith("/"):
+    """A relative path from ``folder`` on; an absolute path or what starts with a scheme (``file://…``, ``hf:…``) as it is."""
+    if source.startswith("/") or _SCHEME.match(source):
         return source
     return str((folder / Path(source).expanduser()).resolve())
 
