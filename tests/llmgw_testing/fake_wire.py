@@ -98,6 +98,10 @@ class Exchange:
         """Says nothing until the peer gives up (the script is cancelled then)."""
         await asyncio.Event().wait()
 
+    async def receive(self, size: int) -> bytes:
+        """Bytes that come after the request, as on an upgraded connection."""
+        return await self._connection.read(size)
+
     def close(self) -> None:
         """Closes after what was written has been sent (FIN)."""
         self._connection.close()
@@ -188,9 +192,12 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         await self._writable.wait()
 
-    @property
-    def unsent(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+    async def read(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            await self._more()
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
 
     def close(self) -> None:
         if self._transport is not None:
