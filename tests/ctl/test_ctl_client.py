@@ -54,20 +54,26 @@ def closed_port() -> int:
 
 @contextlib.contextmanager
 def raw_server(answer: bytes | None) -> Iterator[str]:
-    """Accepts one connection; answers with these bytes and closes, or (None) says nothing."""
+    """Answers every connection with these bytes and closes it, or (None) says nothing."""
     import threading
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         done = threading.Event()
 
         def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65_536)
-                if answer is None:
-                    done.wait(30)
-                else:
-                    connection.sendall(answer)
+            server.settimeout(0.05)
+            while not done.is_set():
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    connection.settimeout(30)
+                    connection.recv(65_536)
+                    if answer is None:
+                        done.wait(30)
+                    else:
+                        connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
