@@ -1,0 +1,1 @@
+"""What was used: counters, histograms, the access log; one settle path for every exit."""

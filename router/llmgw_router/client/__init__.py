@@ -1,0 +1,1 @@
+"""The side that clients connect to."""

@@ -1,0 +1,227 @@
+"""One connection to an engine: sends a request, parses the answer's framing, hands its bytes to the exchange.
+
+An answer's bytes reach the exchange once per read, joined, with the chunk framing taken off. The engine is trusted to mean well
+and not to be right: whatever is not HTTP/1.1 ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+from llmgw_router.errors import BadAnswerError, BrokenError, EngineError
+from llmgw_router.http import headers
+
+if TYPE_CHECKING:
+    from llmgw_router.table.replica import Replica
+
+MAX_HEAD = 65_536
+
+
+class Owner(Protocol):
+    """The exchange, as an engine's connection sees it."""
+
+    def engine_data(self, connection: EngineConnection, data: bytes, complete: bool) -> None:
+        """Bytes of the answer's body, perhaps none; the head is known. After ``complete`` the connection is free again."""
+        ...
+
+    def engine_lost(self, connection: EngineConnection, error: EngineError) -> None:
+        """The answer will not be completed."""
+        ...
+
+    def engine_writable(self, writable: bool) -> None:
+        """The engine reads too slowly, or again."""
+        ...
+
+
+class EngineConnection(asyncio.Protocol):
+    __slots__ = (
+        "chunked",
+        "closing",
+        "complete",
+        "content_type",
+        "fed",
+        "head",
+        "head_done",
+        "idle_since",
+        "keep",
+        "length",
+        "owner",
+        "parser",
+        "pieces",
+        "replica",
+        "requests",
+        "status",
+        "transport",
+        "upgraded",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.owner: Owner | None = None
+        self.idle_since = 0.0
+        self.requests = 0
+        """Sent on this connection before the current one."""
+        self.closing = False
+        self.upgraded = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.pieces: list[bytes] = []
+        self.head: list[bytes] = []
+        """Finished lines of fields that pass to the client."""
+        self.content_type = b""
+        self.status = 0
+        self.length: int | None = None
+        self.chunked = False
+        self.keep = True
+        self.fed = 0
+        self.head_done = False
+        self.complete = False
+
+    # --- used by the exchange -----------------------------------------------------------------------------------------
+
+    def send(self, owner: Owner, data: bytes) -> None:
+        """Sends a whole request; the answer goes to ``owner``."""
+        self.owner = owner
+        self.transport.write(data)
+
+    def release(self, now: float) -> None:
+        """The answer is complete: back to the pool, or closed when it cannot be used again."""
+        self.owner = None
+        replica = self.replica
+        if not self.keep or self.closing or replica.gone:
+            self.close()
+            return
+        self._reset()
+        self.requests += 1
+        self.idle_since = now
+        replica.idle.append(self)
+
+    def close(self) -> None:
+        """Ends the connection at once, so that the engine notices."""
+        self.owner = None
+        if not self.closing:
+            self.closing = True
+            self.transport.abort()
+
+    # --- asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.replica.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self.replica.connections.discard(self)
+        if self.owner is None:
+            if self in self.replica.idle:
+                self.replica.idle.remove(self)
+            return
+        owner, self.owner = self.owner, None
+        owner.engine_lost(self, BrokenError(f"engine {self.replica.id} closed the connection: {exc or 'end of stream'}"))
+
+    def eof_received(self) -> None:
+        owner = self.owner
+        if owner is None or not self.head_done or self.complete or self.upgraded:
+            return
+        if self.length is None and not self.chunked:
+            # An answer without a length ends with the connection.
+            self.complete = True
+            self.keep = False
+            owner.engine_data(self, b"", True)
+
+    def pause_writing(self) -> None:
+        if self.owner is not None:
+            self.owner.engine_writable(False)
+
+    def resume_writing(self) -> None:
+        if self.owner is not None:
+            self.owner.engine_writable(True)
+
+    def data_received(self, data: bytes) -> None:
+        owner = self.owner
+        if owner is None:
+            # Nobody asked for anything.
+            self.close()
+            return
+        if self.upgraded:
+            owner.engine_data(self, data, False)
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.status != 101:
+                self._bad(owner, "it changed the protocol without being asked")
+                return
+            self.upgraded = True
+            owner.engine_data(self, data[upgrade.args[0] :], False)
+            return
+        except httptools.HttpParserError as error:
+            self._bad(owner, str(error))
+            return
+        if not self.head_done:
+            self.fed += len(data)
+            if self.fed > MAX_HEAD:
+                self._bad(owner, f"its head is longer than {MAX_HEAD} bytes")
+            return
+        pieces = self.pieces
+        if not pieces:
+            body = b""
+        elif len(pieces) == 1:
+            body = pieces[0]
+            self.pieces = []
+        else:
+            body = b"".join(pieces)
+            self.pieces = []
+        owner.engine_data(self, body, self.complete)
+
+    def _bad(self, owner: Owner, cause: str) -> None:
+        self.close()
+        owner.engine_lost(self, BadAnswerError(f"engine {self.replica.id} does not speak HTTP/1.1: {cause}"))
+
+    # --- httptools ----------------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            # More than was asked for: what came so far counts, and the connection is not used again.
+            self.keep = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_done:
+            return
+        action = headers.RESPONSE.get(name.lower())
+        if action is None:
+            self.head.append(b"%b: %b\r\n" % (name, value))
+        elif action == headers.R_TYPE:
+            self.content_type = value
+            self.head.append(b"Content-Type: %b\r\n" % value)
+        elif action == headers.R_LENGTH:
+            self.length = int(value)
+        elif action == headers.R_CODING:
+            self.chunked = True
+
+    def on_headers_complete(self) -> None:
+        if self.head_done:
+            return
+        status = self.parser.get_status_code()
+        if status < 200 and status != 101:
+            # 100 Continue and the like: the answer proper follows.
+            self.head.clear()
+            return
+        self.status = status
+        self.keep = self.parser.should_keep_alive()
+        self.head_done = True
+
+    def on_body(self, data: bytes) -> None:
+        if not self.complete:
+            self.pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if self.head_done:
+            self.complete = True

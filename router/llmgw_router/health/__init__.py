@@ -1,0 +1,1 @@
+"""Which replicas can be trusted: passive judgement and active probes."""

@@ -1,0 +1,1 @@
+"""The paths that are not hot: health and metrics."""

@@ -1,0 +1,1 @@
+"""One request's life between a client and an engine."""

@@ -1,0 +1,119 @@
+"""Follows a stream of server-sent events: passes its bytes on, event by event, and reads the usage on the side. Pure.
+
+Only whole events are passed on, so that a stream that breaks never leaves the client with half of one. What is passed on,
+joined, is what came in, byte for byte; with ``withhold`` less the chunk that tells nothing but usage.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llmgw_router.relay.usage import Usage
+
+HOLD_LIMIT = 262_144
+"""A part of an event that grows beyond this is passed on as it is."""
+READ_LIMIT = 1_048_576
+"""Larger events are not searched for usage."""
+
+_END = re.compile(rb"\n\n|\r\n\r\n|\r\r|\n\r\n")
+_FIRST_ERROR = re.compile(
+    rb'(?:event: ?error\r?\n)|(?:data: ?\{\s*"(?:error"\s*:\s*\{|type"\s*:\s*"error"|object"\s*:\s*"error"))'
+)
+_CLIENT_FAULT = re.compile(rb'"(?:code|status|status_code)"\s*:\s*"?4\d\d\b|"(?:type)"\s*:\s*"(?:invalid_request|BadRequest)')
+
+
+def is_error(event: bytes) -> bool:
+    """Whether a stream's first event is an error instead of the beginning of an answer."""
+    return _FIRST_ERROR.match(event) is not None
+
+
+def is_client_fault(event: bytes) -> bool:
+    """Whether that error says that the request itself is wrong, so another replica would say the same."""
+    return _CLIENT_FAULT.search(event) is not None
+
+
+class EventStream:
+    __slots__ = ("_held", "_held_size", "_tail", "_withhold", "ends_clean", "events", "usage")
+
+    def __init__(self, usage: Usage, *, withhold: bool) -> None:
+        self.usage = usage
+        self.events = 0
+        """Passed on so far, the withheld one not counted."""
+        self.ends_clean = True
+        """What was passed on ends where an event ends."""
+        self._withhold = withhold
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._tail = b""
+
+    @property
+    def holding(self) -> bool:
+        return self._held_size > 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes bytes as they come and returns those to pass on now, perhaps none."""
+        if not self._held_size:
+            if data.endswith(b"\n\n"):
+                return self._pass(data)
+            cut = _cut(data)
+            if cut == 0:
+                return self._hold(data)
+            out, rest = data[:cut], data[cut:]
+        else:
+            # Only what is new can hold an event's end; three bytes before it may belong to that end.
+            cut = _cut(self._tail + data) - len(self._tail)
+            if cut <= 0:
+                return self._hold(data)
+            out, rest = b"".join([*self._held, data[:cut]]), data[cut:]
+            self._held, self._held_size, self._tail = [], 0, b""
+        if rest:
+            self._hold(rest)
+        return self._pass(out)
+
+    def flush(self) -> bytes:
+        """Gives out what is held, whole or not: at the end of the answer, or when it has been held for too long."""
+        out = b"".join(self._held)
+        self._held, self._held_size, self._tail = [], 0, b""
+        if not out:
+            return b""
+        self.ends_clean = False
+        return self._look(out) if b'"usage"' in out else out
+
+    def _hold(self, data: bytes) -> bytes:
+        self._held.append(data)
+        self._held_size += len(data)
+        self._tail = (self._tail + data)[-3:]
+        return self.flush() if self._held_size > HOLD_LIMIT else b""
+
+    def _pass(self, out: bytes) -> bytes:
+        self.ends_clean = True
+        self.events += out.count(b"\n\n") or len(_END.findall(out))
+        return self._look(out) if b'"usage"' in out else out
+
+    def _look(self, out: bytes) -> bytes:
+        """Reads the usage from the events that tell it, and takes out the one that the client did not ask for."""
+        kept: list[bytes] = []
+        start = 0
+        while start < len(out):
+            end = _END.search(out, start)
+            stop = end.end() if end is not None else len(out)
+            event = out[start:stop]
+            start = stop
+            if b'"usage"' in event and len(event) <= READ_LIMIT and self.usage.read(data_of(event)) and self._withhold:
+                self.events -= 1
+                continue
+            kept.append(event)
+        return b"".join(kept)
+
+
+def _cut(data: bytes) -> int:
+    """Where the last whole event ends; 0 when none does."""
+    cut = max(data.rfind(b"\n\n") + 2, data.rfind(b"\n\r\n") + 3, data.rfind(b"\r\r") + 2)
+    return cut if cut > 2 or data[:2] in (b"\n\n", b"\r\r") or data[:3] == b"\n\r\n" else 0
+
+
+def data_of(event: bytes) -> bytes:
+    """The joined ``data`` lines of one event."""
+    lines = event.splitlines() if b"\r" in event else event.split(b"\n")
+    values = [line[5:] for line in lines if line.startswith(b"data:")]
+    return values[0] if len(values) == 1 else b"\n".join(values)
