@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from llmgw_agent.hardware import conditions, islands, nvlink_fabric, nvlink_lanes, port_conditions, rails
 from llmgw_agent.hardware.conditions import NODE, Findings
@@ -261,7 +262,7 @@ class Hardware:
         disks = self.host.host.disks if self.host else []
         return [DiskFacts(path=disk.path, total_bytes=disk.total_bytes, free_bytes=disk.free_bytes) for disk in disks]
 
-    def topology(self) -> dict[str, object]:
+    def topology(self) -> dict[str, Any]:
         """JSON for ``InventoryRecord.topology``: ``llmgw-agent detect -o json`` without what changes from second to second."""
         from llmgw_agent.hardware.topology import as_json
 

@@ -93,19 +93,18 @@ def _settings(ask: Asker, handle: Any, facts: dict[str, Any]) -> None:
 
 
 def _health(ask: Asker, handle: Any, facts: dict[str, Any]) -> None:
-    facts |= live(ask, handle)
+    live(ask, handle, facts)
     retired = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)] if facts.get("cc", [9])[0] < 8 else [None]
     if retired[0] is not None:
         facts["retired_pages"] = sum(len(each or []) for each in retired)
 
 
-def live(ask: Asker, handle: Any) -> dict[str, Any]:
-    """What changes from second to second; the sampler reads exactly this.
+def live(ask: Asker, handle: Any, facts: dict[str, Any]) -> None:
+    """Adds what changes from second to second; the sampler reads exactly this.
 
     Raises:
         GpuLostError: the GPU is gone.
     """
-    facts: dict[str, Any] = {}
     memory = ask("nvmlDeviceGetMemoryInfo", handle)
     if memory is not None:
         facts["memory_total"], facts["memory_used"] = int(memory.total), int(memory.used)
@@ -124,7 +123,6 @@ def live(ask: Asker, handle: Any) -> dict[str, Any]:
     remapped = ask("nvmlDeviceGetRemappedRows", handle)
     facts["remapped"] = None if remapped is None else [int(each) for each in remapped]
     facts["retired_pending"], facts["recovery_action"] = ask.fields(handle, [_RETIRED_PENDING, _RECOVERY_ACTION])
-    return facts
 
 
 def _temperature(ask: Asker, handle: Any) -> int | None:
