@@ -9,7 +9,8 @@ from llmgw_base.clock import Clock
 from llmgw_ctl.errors import BadInputError, StackError
 
 ANSWER_SECONDS = 120.0
-MAX_TOKENS = 512
+#: An answer to look at, not an essay: small models ramble, and on two cores that takes a while.
+MAX_TOKENS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Answer:
     tokens: int
     first_token: float
     last_token: float
+    cut: bool = False
 
     @property
     def tokens_per_second(self) -> float:
@@ -29,7 +31,7 @@ class Answer:
     def describe(self) -> str:
         return (
             f"time to first token {self.first_token * 1000:.0f} ms, "
-            f"{self.tokens_per_second:.1f} tokens per second ({self.tokens} tokens)"
+            f"{self.tokens_per_second:.1f} tokens per second ({self.tokens} tokens{', cut there' if self.cut else ''})"
         )
 
 
@@ -56,6 +58,7 @@ async def ask(router_url: str, model: str, question: str, *, clock: Clock, write
     started = clock.monotonic()
     first = last = 0.0
     pieces = reported = 0
+    finish: str | None = None
     try:
         async with AsyncOpenAI(base_url=f"{router_url}/v1", api_key="unused", max_retries=0, timeout=ANSWER_SECONDS) as client:
             stream = await client.chat.completions.create(
@@ -68,7 +71,10 @@ async def ask(router_url: str, model: str, question: str, *, clock: Clock, write
             async for chunk in stream:
                 if chunk.usage is not None:
                     reported = chunk.usage.completion_tokens
-                text = chunk.choices[0].delta.content if chunk.choices else None
+                if not chunk.choices:
+                    continue
+                finish = chunk.choices[0].finish_reason or finish
+                text = chunk.choices[0].delta.content
                 if not text:
                     continue
                 last = clock.monotonic() - started
@@ -79,4 +85,4 @@ async def ask(router_url: str, model: str, question: str, *, clock: Clock, write
         raise StackError(f"asking {model} failed: {error}", "see the logs of the router and the agent") from error
     if not pieces:
         raise StackError(f"{model} gave an empty answer", "see the engine's log: llmgwctl replica logs REPLICA")
-    return Answer(reported or pieces, first, last)
+    return Answer(reported or pieces, first, last, cut=finish == "length")

@@ -105,7 +105,8 @@ def coordinator_config(layout: Layout, choices: Choices) -> dict[str, Any]:
         "id": choices.coordinator_id,
         "cluster_name": "up",
         "state_dir": str(layout.coordinator),
-        "admin": {"listen": str(choices.admin), "token_file": str(layout.token)},
+        "listen": str(choices.admin),
+        "token_file": str(layout.token),
         "etcd": _etcd_section(layout),
         # Nobody stands by; after a kill the next start need not wait long for the old leader's lease to end.
         "leader_ttl": LEADER_TTL,
