@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from llmgw_base.clock import Clock
 from llmgw_base.etcd import backoff
-from llmgw_base.etcd.api import CreateRevisionIs, Deleted, Lease, Put, PutOp, Store, Synced
+from llmgw_base.etcd.api import CreateRevisionIs, Deleted, DeleteOp, KeyValue, Lease, Put, PutOp, Store, Synced
 from llmgw_base.etcd.errors import OutcomeUnknownError, StoreError
 from llmgw_coordinator.leader.fence import Term
 from llmgw_proto import keyspace
@@ -43,6 +43,8 @@ class Election:
         self._key = keyspace.leader(record.id)
         self._term: Term | None = None
         self._retired = False
+        self._past: set[int] = set()
+        """Leases of earlier candidacies. After etcd was down they are armed anew, so their keys would stay for a while."""
         self._listeners: list[Callable[[], None]] = []
         self.problem: str | None = None
         """Why this coordinator is not even a candidate."""
@@ -58,12 +60,16 @@ class Election:
     async def run(self) -> None:
         """Until cancelled; then the lease is revoked."""
         attempt = 0
+        told = ""
         while True:
             began = self._clock.monotonic()
             try:
                 await self._stand()
+                told = ""
             except StoreError as error:
-                logger.warning("cannot stand for election", extra={"fields": {"cause": str(error)}})
+                if str(error) != told:
+                    logger.warning("cannot stand for election, trying on", extra={"fields": {"cause": str(error)}})
+                told = str(error)
             attempt = 0 if self._clock.monotonic() - began > self._ttl else attempt + 1
             await self._clock.sleep(backoff.delay(attempt, RETRY_CAP))
 
@@ -98,6 +104,7 @@ class Election:
                 lost.cancel()
                 await asyncio.gather(follow, lost, return_exceptions=True)
         finally:
+            self._past.add(lease.id)
             await lease.revoke()
 
     async def _follow(self, lease: Lease) -> str:
@@ -116,7 +123,7 @@ class Election:
                 continue
             if mine and candidates.get(self._key, mine) != mine:
                 return "its key was taken over"
-            if not mine and self._key not in candidates:
+            if not mine and (self._key not in candidates or self._past):
                 mine = await self._create_key(lease)
             elif mine and isinstance(change, Deleted) and change.key == self._key:
                 return "its key was deleted"
@@ -124,13 +131,22 @@ class Election:
         return "the store was closed"
 
     async def _create_key(self, lease: Lease) -> int:
-        """Puts the candidate's key; returns its create_revision, 0 if another holds it (its deletion will be seen)."""
+        """Puts the candidate's key; returns its create_revision, 0 if it is there already (its deletion will be seen)."""
         try:
             await self._store.txn([CreateRevisionIs(self._key, 0)], [PutOp(self._key, self._record.encode(), lease=lease.id)])
         except OutcomeUnknownError:
             logger.info("the answer to standing for election was lost; reading what came of it")
         found = await self._store.get(self._key)
-        return found.create_revision if found is not None and found.lease == lease.id else 0
+        if found is not None and found.lease == lease.id:
+            self._past.clear()
+            return found.create_revision
+        await self._clear_away(found)
+        return 0
+
+    async def _clear_away(self, found: KeyValue | None) -> None:
+        """Deletes the key of this program's own earlier candidacy; never that of a namesake."""
+        if found is not None and found.lease in self._past:
+            await self._store.txn([CreateRevisionIs(self._key, found.create_revision)], [DeleteOp(self._key)])
 
     def _judge(self, candidates: dict[str, int], mine: int, lease: Lease) -> None:
         self.problem = None
