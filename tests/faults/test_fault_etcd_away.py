@@ -30,7 +30,7 @@ def test_stopped_for_twice_the_lease_and_started_again(tmp_path: Path, version: 
             assert load.done > seen, "no request was answered while etcd was away"
             assert stack.engines() == engines
             stack.etcd.start()
-            wait_until(lambda: stack.ask_ctl("status")["leader"] == "c1", within=30, what="a leader after the outage")
+            wait_until(lambda: stack.leader() == "c1", within=30, what="a leader after the outage")
             stack.ctl("model", "scale", "m", "3")
             after = stack.ready("m", 3)
             assert set(engines) < set(stack.engines())
@@ -52,7 +52,9 @@ def test_a_frozen_etcd_that_forgets_all_leases(tmp_path: Path) -> None:
             began = time.monotonic()
             wait_until(lambda: time.monotonic() - began > 6, within=30, what="the leases to expire", every=0.1)
             stack.etcd.sigcont()
-            wait_until(lambda: stack.ask_ctl("node", "list")[0]["alive"], within=30, what="the agent to be registered again")
+            wait_until(
+                lambda: stack.admin("/admin/v1/nodes")["nodes"][0]["alive"], within=30, what="the agent to be registered again"
+            )
             stack.ready("m", 1)
         assert load.failures == []
         assert stack.engines() == engines

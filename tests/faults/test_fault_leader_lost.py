@@ -22,14 +22,9 @@ def two_coordinators(root: Path) -> Iterator[tuple[Stack, Daemon, Daemon]]:
         stack.router()
         stack.apply(fake_model("m"))
         stack.ready("m", 1)
-        leader = leading(stack)
+        leader = stack.leader()
         assert leader is not None
         yield stack, stack.daemons[leader], stack.daemons["c2" if leader == "c1" else "c1"]
-
-
-def leading(stack: Stack) -> str | None:
-    leader: str | None = stack.ask_ctl("status")["leader"]
-    return leader
 
 
 def test_a_killed_leader_is_succeeded_within_its_lease_and_two_seconds(tmp_path: Path) -> None:
@@ -37,7 +32,7 @@ def test_a_killed_leader_is_succeeded_within_its_lease_and_two_seconds(tmp_path:
         engines = stack.engines()
         leader.kill()
         began = time.monotonic()
-        wait_until(lambda: leading(stack) == standby.name, within=stack.leader_ttl + 2, what="the standby to lead")
+        wait_until(lambda: stack.leader() == standby.name, within=stack.leader_ttl + 2, what="the standby to lead")
         took = time.monotonic() - began
         print(f"succeeded after {took:.2f} s with a lease of {stack.leader_ttl} s")
         stack.ctl("model", "scale", "m", "2")
@@ -51,9 +46,14 @@ def test_a_stopped_leader_hands_over_at_once(tmp_path: Path) -> None:
     with two_coordinators(tmp_path) as (stack, leader, standby), Load(stack.daemons["r1"].url, "m") as load:
         since = len(standby.log())
         leader.process.terminate()
-        wait_until(lambda: "leading" in standby.log()[since:], within=1.0, what="the standby to say that it leads", every=0.01)
+        wait_until(
+            lambda: "this coordinator leads" in standby.log()[since:],
+            within=1.0,
+            what="the standby to say that it leads",
+            every=0.01,
+        )
         assert leader.process.wait(20) == 0
-        assert leading(stack) == standby.name
+        assert stack.leader() == standby.name
         assert load.stop() > 0
     assert load.failures == []
 
@@ -65,6 +65,6 @@ def test_without_any_coordinator_inference_goes_on(tmp_path: Path) -> None:
         before = load.done
         wait_until(lambda: load.done > before + 20, within=30, what="requests after the coordinators' end")
         leader.start()
-        wait_until(lambda: leading(stack) == leader.name, within=60, what="the restarted coordinator to lead")
+        wait_until(lambda: stack.leader() == leader.name, within=60, what="the restarted coordinator to lead")
         assert load.stop() > 0
     assert load.failures == []

@@ -245,11 +245,21 @@ class Stack:
         """The JSON that ``llmgwctl ARGS -o json`` prints."""
         return json.loads(self.ctl(*args, "-o", "json").stdout)
 
+    def admin(self, path: str) -> Any:
+        """What the admin API answers to a GET; quicker than ``ask_ctl`` where a test waits for something."""
+        headers = {"authorization": f"Bearer {self.token_file.read_text().strip()}"}
+        with urllib.request.urlopen(urllib.request.Request(self.admin_url() + path, headers=headers), timeout=30) as answer:
+            return json.load(answer)
+
+    def leader(self) -> str | None:
+        found: str | None = self.admin("/admin/v1/status")["leader"]
+        return found
+
     def apply(self, spec: Mapping[str, Any], *flags: str, expect: int | None = 0) -> subprocess.CompletedProcess[str]:
         return self.ctl("model", "apply", "-f", "-", *flags, stdin=json.dumps(spec), expect=expect)
 
     def replicas(self, model: str | None = None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask_ctl("replica", "list")
+        found: list[dict[str, Any]] = self.admin("/admin/v1/replicas")["replicas"]
         return [each for each in found if model is None or each["model"] == model]
 
     def ready(self, model: str, count: int, within: float = 60) -> list[dict[str, Any]]:
