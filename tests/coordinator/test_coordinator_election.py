@@ -91,6 +91,8 @@ def test_a_leader_cut_from_etcd_stops_by_its_own_clock_before_the_next_one_leads
         cluster = Cluster()
         async with running(cluster, "a") as (store, first, _), running(cluster, "b") as (_, second, _):
             await cluster.live(1)
+            term = first.term
+            assert term is not None
             store.down()
             led_twice = False
             stopped_at = None
@@ -100,9 +102,7 @@ def test_a_leader_cut_from_etcd_stops_by_its_own_clock_before_the_next_one_leads
                 if first.term is None and stopped_at is None:
                     stopped_at = tenth / 10
                     with pytest.raises(NotLeaderError):
-                        await fenced(store, term_of_a, [], [PutOp("/x", b"")])
-                elif first.term is not None:
-                    term_of_a = first.term
+                        await fenced(store, term, [], [PutOp("/x", b"")])
             assert stopped_at is not None
             assert stopped_at <= TTL
             assert not led_twice

@@ -128,8 +128,8 @@ def test_memory_for_the_system_is_not_given_away() -> None:
         (
             profile(gpus=4, memory="8GiB"),
             [node("a", gpus=2, memory=4), node("b", gpus=1, memory=64)],
-            "needs engine llamacpp, 4 GPUs and 8.0 GiB of memory; nearest is node a with 2 of 2 GPUs free and 4.0 GiB of 4.0 GiB of "
-            "memory free: 2 GPUs and 4.0 GiB missing; add a larger node or lower the demand",
+            "needs engine llamacpp, 4 GPUs and 8.0 GiB of memory; nearest is node a with 2 of 2 GPUs free and 4.0 GiB of "
+            "4.0 GiB of memory free: 2 GPUs and 4.0 GiB missing; add a larger node or lower the demand",
         ),
     ],
 )

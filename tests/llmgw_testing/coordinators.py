@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
+
+from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import PutOp
+from llmgw_coordinator.api.context import Context
+from llmgw_coordinator.api.server import Guard, all_routes, make_app, with_document
+from llmgw_coordinator.api.throttle import Throttle
+from llmgw_coordinator.api.tokens import TokenCheck
 from llmgw_coordinator.leader.election import Election
 from llmgw_coordinator.leader.loop import Reconciler
+from llmgw_coordinator.metrics import Metrics
 from llmgw_coordinator.planner import Plan, Settings, World, plan
 from llmgw_coordinator.specs import Specs
 from llmgw_coordinator.state import Mirror
@@ -136,3 +148,47 @@ class Cluster:
 
     async def write_raw(self, key: str, value: bytes) -> None:
         await self.hand.txn([], [PutOp(key, value)])
+
+
+TOKEN = "a-token-for-tests-only"
+
+
+@dataclass
+class Admin:
+    """The admin API of a coordinator, and a client that has the token."""
+
+    http: TestClient[web.Request, web.Application]
+    metrics: Metrics
+
+    async def ask(self, method: str, path: str, body: object = None, *, token: str | None = TOKEN, **more: Any) -> Answer:
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        # The path is sent as it is written: org%2Fmodel must not become org/model on its way.
+        url = URL(path, encoded=True)
+        async with self.http.request(method, url, json=body, headers=headers | more.pop("headers", {}), **more) as response:
+            text = await response.text()
+            return Answer(response.status, json.loads(text) if "json" in response.content_type else text, response.headers)
+
+
+@dataclass
+class Answer:
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+    @property
+    def error(self) -> str:
+        """The error's code."""
+        return str(self.body["error"]["code"])
+
+
+@contextlib.asynccontextmanager
+async def admin_of(coordinator: Coordinator, clock: Clock, *, failures_per_minute: int = 10) -> AsyncIterator[Admin]:
+    metrics = Metrics()
+    context = Context(
+        coordinator.store, coordinator.mirror, coordinator.election, coordinator.reconciler, coordinator.specs, clock
+    )
+    guard = Guard(TokenCheck(TOKEN), Throttle(failures_per_minute), clock)
+    app = make_app(with_document(all_routes(context, metrics, None)), guard, context, metrics.requests)
+    server = TestServer(app, handler_cancellation=True)
+    async with TestClient(server) as client:
+        yield Admin(client, metrics)

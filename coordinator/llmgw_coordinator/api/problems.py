@@ -15,7 +15,7 @@ from llmgw_coordinator.api.shapes import ErrorBody, ErrorDetail, ErrorView
 RETRY_AFTER = 2
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ApiError(Exception):
     """An answer that is not the wished one."""
 
