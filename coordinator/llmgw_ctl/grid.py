@@ -1,17 +1,24 @@
 """Tables, the same content in two forms: rich on a terminal, plain aligned columns in a pipe.
 
-In a pipe each row is one line and nothing is shortened. On a terminal names and ids are never shortened either; columns
-marked ``fold`` (reasons, URLs) take the room that is left and go on in the next line.
+In a pipe each row is one line, nothing is shortened and the columns are always the same. On a terminal names and ids are
+never shortened either; columns marked ``fold`` (reasons, URLs) take the room that is left, go on in the next line, and are
+left out when there is nothing in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+#: What stands in a cell that has no value.
+NOTHING = "-"
+
+#: A folded column narrower than this is hard to read.
+_LEAST_FOLDED = 16
 
 STATE_STYLES = {
     "Ready": "green",
@@ -59,27 +66,43 @@ class Grid:
         )
         return "  ".join(cells).rstrip()
 
+    def without(self, title: str) -> Grid:
+        """The same table without one column."""
+        kept = [index for index, column in enumerate(self.columns) if column.title != title]
+        columns = tuple(self.columns[index] for index in kept)
+        return replace(self, columns=columns, rows=[tuple(row[index] for index in kept) for row in self.rows])
+
     def rich(self) -> Table:
         from rich.table import Table
         from rich.text import Text
 
+        shown = self._shown()
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-        for column in self.columns:
+        for index in shown:
+            column = self.columns[index]
             table.add_column(
-                column.title,
-                justify=column.align,
-                overflow="fold",
-                no_wrap=False,
-                min_width=None if column.fold else self._widest(column),
-                ratio=None,
+                column.title, justify=column.align, overflow="fold", no_wrap=not column.fold, min_width=self._least(index)
             )
         for row in self.rows:
-            table.add_row(*(Text(cell, style=self.styles.get(cell, "")) for cell in row))
+            table.add_row(*(Text(row[index], style=self.styles.get(row[index], "")) for index in shown))
         return table
 
-    def _widest(self, column: Column) -> int:
-        index = self.columns.index(column)
-        return max(len(column.title), *(len(row[index]) for row in self.rows))
+    def least_width(self) -> int:
+        """Columns of a terminal below which :meth:`rich` would cut something off."""
+        widths = [self._least(index) for index in self._shown()]
+        return sum(widths) + 2 * (len(widths) - 1)
+
+    def _shown(self) -> list[int]:
+        return [index for index, column in enumerate(self.columns) if not (column.fold and self._empty(index))]
+
+    def _empty(self, index: int) -> bool:
+        return all(row[index] in ("", NOTHING) for row in self.rows)
+
+    def _least(self, index: int) -> int:
+        return min(self._widest(index), _LEAST_FOLDED) if self.columns[index].fold else self._widest(index)
+
+    def _widest(self, index: int) -> int:
+        return max(len(self.columns[index].title), *(len(row[index]) for row in self.rows))
 
 
 def _one_line(text: str) -> str:

@@ -31,8 +31,8 @@ class Terminal:
         self.out.print(text, style=style, soft_wrap=True)
 
     def note(self, text: str = "", style: str | None = None) -> None:
-        """A remark for people, on stderr."""
-        self.err.print(text, style=style, soft_wrap=True)
+        """A remark for people, on stderr; on a terminal it is broken between words."""
+        self.err.print(text, style=style, soft_wrap=not self.err.is_terminal)
 
     def warn(self, text: str) -> None:
         self._marked("warning:", "yellow", text)
@@ -51,7 +51,7 @@ class Terminal:
         """A table on stdout; when it has no rows, what to do next on stderr."""
         if not grid.rows:
             self.note(grid.empty)
-        elif self.out.is_terminal:
+        elif self.out.is_terminal and grid.least_width() <= self.out.width:
             self.out.print(grid.rich())
         else:
             sys.stdout.write(grid.plain())
@@ -64,4 +64,4 @@ class Terminal:
     def _marked(self, mark: str, style: str, text: str) -> None:
         from rich.text import Text
 
-        self.err.print(Text.assemble((mark, style), " ", text), soft_wrap=True)
+        self.err.print(Text.assemble((mark, style), " ", text), soft_wrap=not self.err.is_terminal)

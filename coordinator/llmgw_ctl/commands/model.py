@@ -46,4 +46,4 @@ def show_model(
     print_facts(session.terminal, model_facts(model))
     session.terminal.line()
     empty = "No replicas yet." if model.get("wanted") else f"No replicas wanted; start one: llmgwctl model scale {name} 1"
-    session.terminal.grid(replicas_grid(model.get("replicas", []), session.clock.wall(), empty=empty))
+    session.terminal.grid(replicas_grid(model.get("replicas", []), session.clock.wall(), empty=empty).without("MODEL"))

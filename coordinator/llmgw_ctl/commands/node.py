@@ -45,4 +45,4 @@ def show_node(
     print_facts(session.terminal, node_facts(node, now))
     session.terminal.line()
     here = [each for each in replicas if each.get("node") == name]
-    session.terminal.grid(replicas_grid(here, now, empty="No replicas on this node."))
+    session.terminal.grid(replicas_grid(here, now, empty="No replicas on this node.").without("NODE"))

@@ -80,7 +80,7 @@ class Stack:
         except CtlError:
             self._board.failed(name, "did not come up")
             raise
-        self._board.done(name, f"ready{f' ({version})' if version else ''}")
+        self._board.done(name, f"{version} ready".lstrip())
 
     async def ended(self) -> None:
         """Waits for a child that cannot be kept running.

@@ -17,7 +17,6 @@ def models_grid(models: Sequence[ModelView]) -> Grid:
         Column("STATE"),
         Column("READY", "right"),
         Column("ENGINE"),
-        Column("SOURCE", fold=True),
         Column("REASON", fold=True),
     )
     rows = [
@@ -26,22 +25,6 @@ def models_grid(models: Sequence[ModelView]) -> Grid:
             model.get("state", ""),
             f"{model.get('ready', 0)}/{model.get('wanted', 0)}",
             _engines(model.get("spec") or {}),
-            (model.get("spec") or {}).get("source") or "-",
-            model.get("reason") or "-",
-        )
-        for model in sorted(models, key=lambda each: each.get("name", ""))
-    ]
-    return Grid(columns, rows, EMPTY)
-
-
-def brief_models_grid(models: Sequence[ModelView]) -> Grid:
-    """Without what needs the spec; for ``status``."""
-    columns = (Column("MODEL"), Column("STATE"), Column("READY", "right"), Column("REASON", fold=True))
-    rows = [
-        (
-            model.get("name", ""),
-            model.get("state", ""),
-            f"{model.get('ready', 0)}/{model.get('wanted', 0)}",
             model.get("reason") or "-",
         )
         for model in sorted(models, key=lambda each: each.get("name", ""))
@@ -69,7 +52,7 @@ def model_facts(model: ModelView) -> list[tuple[str, str]]:
 
 
 def _engines(spec: dict[str, Any]) -> str:
-    return ",".join(dict.fromkeys(profile.get("engine", "?") for profile in spec.get("profiles", []))) or "-"
+    return ", ".join(dict.fromkeys(profile.get("engine", "?") for profile in spec.get("profiles", []))) or "-"
 
 
 def _range(replicas: dict[str, Any]) -> str:

@@ -66,7 +66,7 @@ def _fail_if_hopeless(verdicts: dict[str, Verdict]) -> None:
         return  # the others may still come up; failures are reported when all are settled
     text = "; ".join(f"model {name} does not come up: {why}" for name, why in sorted(hopeless.items()))
     first = min(hopeless)
-    raise UnfulfilledError(text, f"see `llmgwctl model show {first}`; mend the cause and apply it again")
+    raise UnfulfilledError(text, f"see `llmgwctl model show {first}`")
 
 
 def _timed_out(verdicts: dict[str, Verdict], judges: Sequence[Judge], timeout: float) -> UnfulfilledError:
