@@ -6,14 +6,22 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 T = TypeVar("T")
 
 _NOT_YET = object()
 
 
-async def eventually(check: Callable[[], T | Awaitable[T]], *, within: float, what: str, every: float = 0.02) -> T:
+@overload
+async def eventually(check: Callable[[], Awaitable[T]], *, within: float, what: str, every: float = 0.02) -> T: ...
+
+
+@overload
+async def eventually(check: Callable[[], T], *, within: float, what: str, every: float = 0.02) -> T: ...
+
+
+async def eventually(check: Callable[[], Any], *, within: float, what: str, every: float = 0.02) -> Any:
     """Asks ``check`` (a function or a coroutine function) again and again and returns its first truthy value.
 
     Args:
@@ -35,7 +43,7 @@ async def eventually(check: Callable[[], T | Awaitable[T]], *, within: float, wh
         except Exception as failure:  # noqa: BLE001  a check may fail in any way until it holds; the last way is reported
             error = failure
         if error is None and value:
-            return cast(T, value)
+            return value
         if time.monotonic() >= deadline:
             raise AssertionError(_report(within, what, value, error)) from error
         await asyncio.sleep(every)

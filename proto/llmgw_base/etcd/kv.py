@@ -18,7 +18,7 @@ LIST_TRIES = 3
 
 def range_end(prefix: str) -> bytes:
     """The end of the range of all keys that begin with ``prefix``; all keys if it is empty."""
-    raw = prefix.encode()
+    raw = encode(prefix)
     for index in range(len(raw) - 1, -1, -1):
         if raw[index] < 0xFF:
             return raw[:index] + bytes([raw[index] + 1])
@@ -34,6 +34,10 @@ def decode(key: bytes) -> str:
     return key.decode("utf-8", "surrogateescape")
 
 
+def encode(key: str) -> bytes:
+    return key.encode("utf-8", "surrogateescape")
+
+
 class KV:
     """The part of :class:`llmgw_base.etcd.api.Store` that concerns keys."""
 
@@ -41,7 +45,7 @@ class KV:
         self._caller = caller
 
     async def get(self, key: str) -> KeyValue | None:
-        request = pb.RangeRequest(key=key.encode())
+        request = pb.RangeRequest(key=encode(key))
         answer = await self._range(f"get {key}", request)
         return key_value(answer.kvs[0]) if answer.kvs else None
 
@@ -58,7 +62,7 @@ class KV:
     async def _list(self, prefix: str, revision: int) -> Snapshot:
         what = f"list {prefix}"
         end = range_end(prefix)
-        request = pb.RangeRequest(key=prefix.encode() or b"\0", range_end=end, limit=PAGE, revision=revision)
+        request = pb.RangeRequest(key=encode(prefix) or b"\0", range_end=end, limit=PAGE, revision=revision)
         answer = await self._range(what, request)
         revision = revision or answer.header.revision
         cluster_id = answer.header.cluster_id
@@ -72,7 +76,7 @@ class KV:
         return Snapshot(tuple(items), revision, cluster_id)
 
     async def put(self, key: str, value: bytes, lease: int) -> int:
-        request = pb.PutRequest(key=key.encode(), value=value, lease=lease)
+        request = pb.PutRequest(key=encode(key), value=value, lease=lease)
 
         async def send(link: Link, metadata: Metadata) -> pb.PutResponse:
             return await link.put(request, timeout=CALL_TIMEOUT, metadata=metadata)
@@ -81,7 +85,7 @@ class KV:
 
     async def delete(self, key: str) -> bool:
         """Whether it existed; True also when an answer was lost and it may have."""
-        request = pb.DeleteRangeRequest(key=key.encode())
+        request = pb.DeleteRangeRequest(key=encode(key))
 
         async def send(link: Link, metadata: Metadata) -> pb.DeleteRangeResponse:
             return await link.delete_range(request, timeout=CALL_TIMEOUT, metadata=metadata)
@@ -110,14 +114,14 @@ class KV:
 
 
 def _compare(compare: Compare) -> pb.Compare:
-    key = compare.key.encode()
+    key = encode(compare.key)
     if isinstance(compare, CreateRevisionIs):
         return pb.Compare(key=key, target=pb.Compare.CREATE, result=pb.Compare.EQUAL, create_revision=compare.revision)
     return pb.Compare(key=key, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=compare.revision)
 
 
 def _operation(operation: Operation) -> pb.RequestOp:
-    key = operation.key.encode()
+    key = encode(operation.key)
     if isinstance(operation, PutOp):
         return pb.RequestOp(request_put=pb.PutRequest(key=key, value=operation.value, lease=operation.lease))
     return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))

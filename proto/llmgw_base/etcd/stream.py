@@ -12,7 +12,7 @@ from llmgw_base.etcd.api import Snapshot
 from llmgw_base.etcd.calls import CALL_TIMEOUT, Caller
 from llmgw_base.etcd.errors import CompactedError, StoreAuthError, StoreUnavailableError
 from llmgw_base.etcd.identity import Record
-from llmgw_base.etcd.kv import KV, decode, range_end
+from llmgw_base.etcd.kv import KV, decode, encode, range_end
 from llmgw_base.etcd.mirror import Event
 from llmgw_base.etcd.refusal import Reaction, Verdict, judge
 from llmgw_base.etcd.timers import done_within, reap
@@ -46,7 +46,7 @@ class EtcdStream:
             CallFailedError, StoreError: the watch was not accepted.
         """
         create = pb.WatchCreateRequest(
-            key=prefix.encode() or b"\0",
+            key=encode(prefix) or b"\0",
             range_end=range_end(prefix),
             start_revision=self._revision + 1,
             progress_notify=True,
