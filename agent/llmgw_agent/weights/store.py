@@ -1,0 +1,469 @@
+"""The store of model weights on one node. See the package's docstring for what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, ParamSpec, TypeVar
+
+from llmgw_base.clock import Clock
+
+from . import facts as metadata
+from .catalog import Catalog, LocalRecord
+from .client import Client, Target
+from .digests import Digest
+from .disk import free_bytes
+from .download import Downloader, Place
+from .errors import InUseError, MetadataError, SourceInvalidError, SourceNotFoundError
+from .facts import ModelFacts
+from .guard import Guard, Resolve, system_resolve
+from .layout import Layout
+from .locks import held
+from .manifest import Manifest
+from .peers import Peer, PeerSource, blob_url
+from .receive import FileWish, Meter
+from .resolve import Plan, PlannedFile, Resolver, to_manifest
+from .settings import WeightsSettings
+from .sources import FileSource, HubSource, UrlSource, parse_source, source_key
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_REPORT_SECONDS: Final = 0.25
+Phase = Literal["waiting", "resolving", "fetching", "verifying", "ready"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a source is. ``bytes_fetched`` came over the network in this attempt; ``rate`` is in bytes per second."""
+
+    source: str
+    phase: Phase
+    bytes_done: int
+    bytes_total: int | None
+    bytes_fetched: int
+    rate: float
+    files_done: int
+    files_total: int
+    place: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights that are here: ``path`` is the file to load (the first part of a split one) or the folder.
+
+    ``digests`` maps each file's path to ``sha256:<hex>`` or ``git:<hex>``; it is empty for what is used in place.
+    ``facts`` is None where no header is understood, and ``facts_problem`` then says why.
+    """
+
+    source: str
+    key: str
+    path: Path
+    total_bytes: int
+    digests: dict[str, str]
+    revision: str | None
+    facts: ModelFacts | None
+    facts_problem: str | None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An entry of :meth:`WeightStore.list`. Times are Unix seconds."""
+
+    source: str
+    key: str
+    path: Path
+    total_bytes: int
+    files: int
+    revision: str | None
+    fetched_at: float
+    last_used_at: float
+    pinned_by: list[str]
+    facts: ModelFacts | None
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """``needed`` bytes are still to be fetched (None: the server does not say) and ``free`` may be used for them."""
+
+    needed: int | None
+    free: int
+    total: int | None
+
+    @property
+    def fits(self) -> bool:
+        return self.needed is None or self.needed <= self.free
+
+
+class _Job:
+    """One source being made ready, for all who asked for it."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Weights]
+        self.waiters = 0
+        self.phase: Phase = "waiting"
+        self.meters: dict[str, Meter] = {}
+        self.total: int | None = None
+
+    def snapshot(self, source: str, rate: float) -> Progress:
+        meters = list(self.meters.values())
+        done = [each for each in meters if each.total is not None and each.on_disk == each.total and not each.verifying]
+        busy = next((each.place for each in meters if each.place and each not in done), "")
+        sizes = [each.total for each in meters]
+        known = sum(each for each in sizes if each is not None) if sizes and None not in sizes else None
+        hashing = self.phase == "fetching" and any(each.verifying for each in meters)
+        return Progress(
+            source=source,
+            phase="verifying" if hashing and all(each.verifying or each in done for each in meters) else self.phase,
+            bytes_done=sum(each.on_disk for each in meters),
+            bytes_total=known,
+            bytes_fetched=sum(each.fetched for each in meters),
+            rate=rate,
+            files_done=len(done),
+            files_total=len(meters),
+            place=busy,
+        )
+
+
+class WeightStore:
+    """Owns its download tasks and worker threads: use as an async context manager, or call :meth:`close`."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Clock,
+        settings: WeightsSettings,
+        peers: PeerSource | None = None,
+        resolve: Resolve = system_resolve,
+    ) -> None:
+        """Creates the folders under ``root``. Raises OSError."""
+        self._layout = Layout(root)
+        self._layout.create()
+        self._clock = clock
+        self._settings = settings
+        self._peers = peers
+        self._catalog = Catalog(self._layout, settings, clock)
+        trusted = [settings.hub_endpoint, *([settings.mirror] if settings.mirror is not None else [])]
+        guard = Guard(settings.allow_networks, trusted, resolve)
+        tls = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file is not None else None)
+        self._client = Client(guard, connect_seconds=settings.connect_seconds, idle_seconds=settings.idle_seconds, tls=tls)
+        self._resolver = Resolver(self._client, settings)
+        self._executor = ThreadPoolExecutor(settings.parallel_files + 4, thread_name_prefix="weights")
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._downloader = Downloader(self._client, self._layout, settings, clock, self._executor, boot_id)
+        self._slots = asyncio.Semaphore(settings.parallel_files)
+        self._jobs: dict[str, _Job] = {}
+
+    async def __aenter__(self) -> WeightStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stops downloads (they can be continued) and ends the worker threads."""
+        tasks = [job.task for job in self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._executor.shutdown(wait=True)
+
+    # -- having weights
+
+    async def ensure(
+        self,
+        source: str,
+        *,
+        progress: Callable[[Progress], None] = lambda _: None,
+        pin: str | None = None,
+        refresh: bool = False,
+    ) -> Weights:
+        """Makes the weights be here, whole and verified; ``pin`` names who runs them, before anyone could evict them.
+
+        What was fetched once is used without asking the network; ``refresh`` asks anew what a branch or URL means now.
+        ``progress`` is called in the event loop four times a second and at the end. Cancelling leaves what came so far.
+
+        Raises any WeightsError; ``recoverable`` of the error says whether a later try can succeed.
+        """
+        parsed = parse_source(source)
+        if isinstance(parsed, FileSource):
+            return await self._in_place(parsed)
+        key = source_key(parsed.canonical)
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._jobs[key] = _Job()
+            job.task = asyncio.create_task(self._make_ready(job, parsed, key, refresh), name=f"weights {key}")
+            job.task.add_done_callback(lambda _: self._jobs.pop(key, None))
+        job.waiters += 1
+        pinned = False
+        try:
+            if pin is not None:
+                pinned = await self._work(self._catalog.pin, key, pin)
+            await self._report(job, parsed.canonical, progress)
+            return await asyncio.shield(job.task)
+        except BaseException:
+            if pinned and pin is not None:
+                self._catalog.release(key, pin)
+            raise
+        finally:
+            job.waiters -= 1
+            if job.waiters == 0 and not job.task.done():
+                job.task.cancel()
+                await asyncio.wait({job.task})
+
+    async def _report(self, job: _Job, source: str, progress: Callable[[Progress], None]) -> None:
+        last_time, last_bytes = self._clock.monotonic(), 0
+        while not job.task.done():
+            timer = asyncio.ensure_future(self._clock.sleep(_REPORT_SECONDS))
+            try:
+                await asyncio.wait({job.task, timer}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+            now, fetched = self._clock.monotonic(), sum(each.fetched for each in job.meters.values())
+            rate = (fetched - last_bytes) / (now - last_time) if now > last_time else 0.0
+            last_time, last_bytes = now, fetched
+            progress(job.snapshot(source, rate))
+
+    async def _make_ready(self, job: _Job, source: UrlSource | HubSource, key: str, refresh: bool) -> Weights:
+        async with held(self._layout.lock(key), self._clock):
+            found = await self._work(self._catalog.find, key)
+            if found is not None and not refresh and await self._work(self._catalog.complete, key, *found):
+                await self._work(self._catalog.touch, key, found[1])
+            else:
+                job.phase = "resolving"
+                found = await self._fetch(job, source, key, found)
+            manifest = found[0]
+            job.meters = job.meters or {each.path: Meter(total=each.size, on_disk=each.size) for each in manifest.files}
+            job.phase = "ready"
+            return await self._work(self._describe, key, manifest)
+
+    async def _fetch(
+        self, job: _Job, source: UrlSource | HubSource, key: str, known: tuple[Manifest, LocalRecord] | None
+    ) -> tuple[Manifest, LocalRecord]:
+        plan = await self._work(self._resolver.plan, source)
+        if known is not None and self._catalog.owners(key) and _changes(plan, known[0]):
+            raise InUseError(
+                f"{source.canonical} is now {plan.revision}, but what was fetched before is in use; "
+                "name the revision in the source to have both, or stop what uses it"
+            )
+        digests = [each.wish.digest for each in plan.files if each.wish.digest is not None]
+        await self._work(self._catalog.want, key, digests, [each.wish.part for each in plan.files])
+        job.meters = {each.wish.path: Meter(total=each.wish.size) for each in plan.files}
+        needed = await self._work(self._still_needed, plan, known[1] if known is not None else None)
+        await self._work(self._catalog.make_room, key, plan.source, needed)
+        job.phase = "fetching"
+        results: dict[str, tuple[Digest, int]] = {}
+
+        async def one(file: PlannedFile) -> None:
+            results[file.wish.path] = await self._fetch_file(key, file, job.meters[file.wish.path])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for file in plan.files:
+                    group.create_task(one(file))
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+        manifest = to_manifest(plan, {each.wish.path: results[each.wish.path] for each in plan.files})
+        return manifest, await self._work(self._catalog.commit, key, manifest)
+
+    async def _fetch_file(self, key: str, file: PlannedFile, meter: Meter) -> tuple[Digest, int]:
+        wish = file.wish
+
+        def look() -> None:
+            meter.on_disk = max(meter.on_disk, _size(self._layout.part(wish.part)))
+
+        async with held(self._layout.lock(wish.part), self._clock, waiting=look), self._slots:
+            if wish.digest is not None and (blob := self._layout.blob(wish.digest)).exists():
+                meter.total = meter.on_disk = _size(blob)
+                return wish.digest, meter.on_disk
+            fetched = await self._downloader.fetch(wish, [*await self._peer_places(wish), *file.places], meter)
+            await self._work(self._catalog.adopt, key, wish, fetched)
+            meter.total = meter.on_disk = fetched.size
+            meter.verifying = False
+            return fetched.digest, fetched.size
+
+    async def _peer_places(self, wish: FileWish) -> Sequence[Place]:
+        peers = self._peers
+        if peers is None or wish.digest is None:
+            return []
+
+        def place(peer: Peer, digest: Digest) -> Place:
+            target = Target(blob_url(peer.base_url, digest), peer.headers, trusted=True, tls=peer.tls)
+            return Place(target, optional=True, drop=lambda reason: peers.dropped(peer, reason))
+
+        return [place(each, wish.digest) for each in await peers.peers(str(wish.digest))]
+
+    def _still_needed(self, plan: Plan, record: LocalRecord | None) -> int:
+        """Bytes to fetch, less what unfinished downloads already have. Blocking."""
+        manifest = [each.wish for each in plan.files]
+        needed = 0
+        for wish in manifest:
+            if wish.size is None:
+                continue
+            if wish.digest is not None:
+                one = to_manifest(Plan(plan.source, None, True, [PlannedFile(wish, [])]), {wish.path: (wish.digest, wish.size)})
+                if not self._catalog.missing(one, record):
+                    continue
+            needed += max(0, wish.size - _size(self._layout.part(wish.part)))
+        return needed
+
+    # -- in place
+
+    async def _in_place(self, source: FileSource) -> Weights:
+        key = source_key(source.canonical)
+        return await self._work(self._describe_in_place, source, key)
+
+    def _describe_in_place(self, source: FileSource, key: str) -> Weights:
+        try:
+            files = metadata.local_files(source.path)
+        except FileNotFoundError:
+            raise SourceNotFoundError(
+                f"{source.path} does not exist on this node; copy the weights there, mount the share, or correct the source"
+            ) from None
+        except OSError as error:
+            raise SourceNotFoundError(f"{source.path} cannot be read: {error.strerror}") from error
+        facts, problem = metadata.load(source.path, files, self._layout.place_facts(key))
+        total = sum(each.stat().st_size for each in files)
+        return Weights(source.canonical, key, source.path, total, {}, None, facts, problem)
+
+    def _describe(self, key: str, manifest: Manifest) -> Weights:
+        folder = self._layout.content(key)
+        path = folder / manifest.files[0].path if manifest.single else folder
+        files = [folder / each.path for each in manifest.files]
+        facts, problem = metadata.load(path, files, self._layout.content_facts(key))
+        digests = {each.path: each.digest for each in manifest.files}
+        return Weights(manifest.source, key, path, manifest.total_bytes, digests, manifest.revision, facts, problem)
+
+    # -- knowing and managing
+
+    async def preflight(self, source: str) -> Preflight:
+        """What fetching would need, without fetching. Raises as :meth:`ensure`."""
+        parsed = parse_source(source)
+        free = await self._work(free_bytes, self._layout.root, self._settings.reserve_bytes)
+        if isinstance(parsed, FileSource):
+            weights = await self._in_place(parsed)
+            return Preflight(0, free, weights.total_bytes)
+        found = await self._work(self._catalog.find, source_key(parsed.canonical))
+        if found is not None and not await self._work(self._catalog.missing, *found):
+            return Preflight(0, free, found[0].total_bytes)
+        plan = await self._work(self._resolver.plan, parsed)
+        sizes = [each.wish.size for each in plan.files]
+        if None in sizes:
+            return Preflight(None, free, None)
+        needed = await self._work(self._still_needed, plan, found[1] if found is not None else None)
+        return Preflight(needed, free, sum(each for each in sizes if each is not None))
+
+    async def inspect(self, source: str) -> ModelFacts:
+        """The model's facts from its header alone, before anything is fetched. Raises MetadataError and as :meth:`ensure`."""
+        parsed = parse_source(source)
+        if isinstance(parsed, FileSource):
+            weights = await self._in_place(parsed)
+        else:
+            found = await self._work(self._catalog.find, source_key(parsed.canonical))
+            if found is None:
+                plan = await self._work(self._resolver.plan, parsed)
+                return await self._work(metadata.inspect_remote, self._client, plan)
+            weights = await self._work(self._describe, source_key(parsed.canonical), found[0])
+        if weights.facts is None:
+            raise MetadataError(f"{source}: {weights.facts_problem}")
+        return weights.facts
+
+    async def pin(self, source: str, owner: str) -> None:
+        """The weights are in use by ``owner`` until released, also across restarts of this program. In place: nothing to do."""
+        await self._pins(self._catalog.pin, source, owner)
+
+    async def release(self, source: str, owner: str) -> None:
+        """Undoes :meth:`pin`; releasing what is not pinned is no error."""
+        await self._pins(self._catalog.release, source, owner)
+
+    async def release_others(self, owners: set[str]) -> list[str]:
+        """Drops all pins but those of ``owners``: after a restart, of whatever is gone. Returns whose pins went."""
+        return await self._work(self._catalog.release_others, owners)
+
+    async def _pins(self, change: Callable[[str, str], object], source: str, owner: str) -> None:
+        parsed = parse_source(source)
+        if not isinstance(parsed, FileSource):
+            await self._work(change, source_key(parsed.canonical), owner)
+
+    async def remove(self, source: str) -> int:
+        """Removes stored weights; ``source`` as it was asked for, or the key. Returns the bytes freed.
+
+        Raises SourceNotFoundError (not stored, or used in place) and InUseError (pinned, or being fetched).
+        """
+        try:
+            parsed = parse_source(source)
+        except SourceInvalidError:
+            key = source
+        else:
+            if isinstance(parsed, FileSource):
+                raise SourceNotFoundError(
+                    f"{source} is used where it lies and was never copied; delete it there if that is meant"
+                )
+            key = source_key(parsed.canonical)
+        if key in self._jobs:
+            raise InUseError(f"{source} is being fetched; stop what waits for it first")
+        return await self._work(self._catalog.remove, key)
+
+    async def list(self) -> Sequence[Stored]:
+        return await self._work(self._list)
+
+    def _list(self) -> Sequence[Stored]:
+        found = []
+        for key in self._catalog.stored_keys():
+            if (entry := self._catalog.find(key)) is None:
+                continue
+            manifest, record = entry
+            weights = self._describe(key, manifest)
+            found.append(
+                Stored(
+                    manifest.source,
+                    key,
+                    weights.path,
+                    manifest.total_bytes,
+                    len(manifest.files),
+                    manifest.revision,
+                    record.fetched_at,
+                    record.last_used_at,
+                    self._catalog.owners(key),
+                    weights.facts,
+                )
+            )
+        return found
+
+    async def verify(self, source: str) -> Sequence[str]:
+        """Reads everything again; files with wrong bytes are removed and named, and the next :meth:`ensure` fetches them."""
+        parsed = parse_source(source)
+        return [] if isinstance(parsed, FileSource) else await self._work(self._catalog.verify, source_key(parsed.canonical))
+
+    async def sweep(self) -> int:
+        """Removes what crashes left behind and stale unfinished downloads. Call at start and now and then."""
+        return await self._work(self._catalog.sweep)
+
+    def blob_path(self, digest: Digest) -> Path:
+        """Where a verified content lies, if it is here."""
+        return self._layout.blob(digest)
+
+    async def _work(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _changes(plan: Plan, manifest: Manifest) -> bool:
+    before = {each.path: each.digest for each in manifest.files}
+    return any(each.wish.digest is None or before.get(each.wish.path) != str(each.wish.digest) for each in plan.files)
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One file's failure stands for all; one that no later try mends tells most."""
+    flat = [_first(each) if isinstance(each, BaseExceptionGroup) else each for each in failures.exceptions]
+    return min(flat, key=lambda error: bool(getattr(error, "recoverable", False)))
