@@ -57,9 +57,20 @@ class SysfsTree:
         return self.device(path, 0x0302, 0x10DE, H100_ID, numa, cpus, **width | {"max_link_width": 16} | more)
 
     def hca(
-        self, name: str, path: str, numa: int = -1, *, layer: str = "InfiniBand", ports: int = 1, guid: int | None = None,
-        image: int | None = None, model: str = "MT4129", device: int = CX7_ID, cpus: str = "", port: Mapping[str, object] | None = None,
-    ) -> str:  # fmt: skip
+        self,
+        name: str,
+        path: str,
+        numa: int = -1,
+        *,
+        layer: str = "InfiniBand",
+        ports: int = 1,
+        guid: int | None = None,
+        image: int | None = None,
+        model: str = "MT4129",
+        device: int = CX7_ID,
+        cpus: str = "",
+        port: Mapping[str, object] | None = None,
+    ) -> str:
         """An adapter and its ports, active at 400 Gb/s unless ``port`` values say otherwise; the place of its PCI device."""
         self._cards += 1
         guid = 0x0C42A10300000000 + self._cards * 0x100 if guid is None else guid
@@ -79,7 +90,7 @@ class SysfsTree:
         self.link(f"{own}/device", place)
         self.link(f"class/infiniband/{name}", own)
         for number in range(1, ports + 1):
-            self.port(own, number, layer, guid + number - 1, **port or {})
+            self.port(own, number, layer, guid + number - 1, **(port or {}))
             umad = f"umad{len(list((self.root / 'class/infiniband_mad').iterdir()))}"
             self.write(f"class/infiniband_mad/{umad}", ibdev=name, port=number)
         return place

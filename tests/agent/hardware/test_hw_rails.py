@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def codes(hardware: Hardware) -> list[tuple[str, str]]:
     return [(problem.code, problem.subject) for problem in hardware.problems]
 
 
-def hgx(root: Path, **ports: dict[str, object]) -> SysfsTree:
+def hgx(root: Path, **ports: Mapping[str, object]) -> SysfsTree:
     """Eight GPUs, each with an adapter on its own switch; NIC3 and NIC4 are storage cards elsewhere on node 0."""
     tree = SysfsTree(root)
     tree.numa(*NODES)
@@ -34,16 +35,15 @@ def hgx(root: Path, **ports: dict[str, object]) -> SysfsTree:
         address = pci[4:].lower()
         tree.gpu(f"{base}/0000:a{index}:00.0/{address}", node, NODES[node])
         tree.hca(
-            names[index], f"{base}/0000:a{index}:01.0/0000:b{index}:00.0", node, cpus=NODES[node], **ports.get(names[index], {})
+            names[index], f"{base}/0000:a{index}:01.0/0000:b{index}:00.0", node, cpus=NODES[node], port=ports.get(names[index])
         )
     for name, bus in (("mlx5_3", "f8"), ("mlx5_4", "f9")):
         tree.hca(
             name,
             f"pci0000:f0/0000:f0:01.0/0000:{bus}:00.0",
             0,
-            rate="200 Gb/sec (4X HDR)",
             model="MT4123",
-            **ports.get(name, {}),
+            port={"rate": "200 Gb/sec (4X HDR)", **ports.get(name, {})},
         )
     place = tree.device("pci0000:f1/0000:f1:01.0/0000:fa:00.0", 0x0200, 0x8086, E810_ID, 0)
     tree.netdev("ens1f0", place, speed=25000)
@@ -184,7 +184,7 @@ def test_roce_cards_beside_a_management_card(tmp_path: Path) -> None:
         place = tree.hca(f"mlx5_{index}", f"pci0000:15/0000:15:0{index + 1}.0/0000:1{index + 6}:00.0", layer="Ethernet")
         tree.netdev(f"eth{index + 2}", place, speed=400000)
     place = tree.hca(
-        "mlx5_2", "pci0000:80/0000:80:01.0/0000:81:00.0", layer="Ethernet", rate="25 Gb/sec (1X EDR)", model="MT4117"
+        "mlx5_2", "pci0000:80/0000:80:01.0/0000:81:00.0", layer="Ethernet", model="MT4117", port={"rate": "25 Gb/sec (1X EDR)"}
     )
     tree.netdev("eno1", place, speed=25000)
 
