@@ -58,8 +58,9 @@ class AccessLog:
         self._clock = clock
         self._entries: deque[Entry] = deque()
 
-    def wants(self, status: int) -> bool:
-        return self.enabled and (status >= 400 or not self.errors_only)
+    def wants(self, status: int, *, probe: bool) -> bool:
+        """``probe`` is a look at the router's own health, which asks often and may be answered 503 for a while."""
+        return self.enabled and (not self.errors_only or (status >= 400 and not probe))
 
     def add(self, entry: Entry) -> None:
         if len(self._entries) >= _KEEP:

@@ -10,6 +10,7 @@ from llmgw_router.account.metrics import Metrics
 from llmgw_router.relay.usage import Usage
 from llmgw_router.table.directory import ModelState
 
+_PROBES = frozenset({"/health", "/healthz", "/livez", "/readyz", "/metrics"})
 _CODES = {status: str(status) for status in range(100, 600)}
 
 
@@ -57,7 +58,7 @@ class Ledger:
             elif it.status < 400:
                 state.seconds += (it.seconds - state.seconds) * 0.1
         estimated = self._tokens(it, model)
-        if self._log.wants(it.status) or it.error:
+        if self._log.wants(it.status, probe=it.route in _PROBES):
             self._write(it, model, estimated)
 
     def _tokens(self, it: Settlement, model: str) -> int:

@@ -62,10 +62,19 @@ def peek(body: bytes) -> Peek:
         raise bad("invalid_json", f"The body is not JSON: {error}.{_bom(body)}") from None
     except RecursionError:
         raise bad("invalid_json", "The body is nested too deeply; send flatter JSON.") from None
-    first = body.find(b'"model"')
-    if body.find(b'"model"', first + 7) > 0 or (b"\\u00" in body and _ESCAPED_KEY.search(body) is not None):
+    if (
+        _twice(body, b'"model"')
+        or (fields.stream is not None and _twice(body, b'"stream"'))
+        or (fields.max_tokens is not None and _twice(body, b'"max_tokens"'))
+        or (b"\\u00" in body and _ESCAPED_KEY.search(body) is not None)
+    ):
         _refuse_duplicates(body)
     return fields
+
+
+def _twice(body: bytes, key: bytes) -> bool:
+    """Whether the key seems to stand twice; nested objects may hold it too, so this is only a reason to look closely."""
+    return body.find(key) != body.rfind(key)
 
 
 def _bom(body: bytes) -> str:

@@ -22,6 +22,7 @@ from llmgw_router.api import errors as api_errors
 from llmgw_router.api.routes import Family, Route
 from llmgw_router.errors import ApiError
 from llmgw_router.http import headers, render
+from llmgw_router.http.chunked import ChunkedBody, ChunkError
 
 if TYPE_CHECKING:
     from llmgw_router.client.front import Front
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 _PIPELINE_LIMIT = 65_536
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 2**20
-_CHUNK_OVERHEAD = 4096
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]{0,255}")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
 _PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"upgrade", b"keep-alive, upgrade", b"te", b"close, te"})
@@ -66,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
         "began",
         "body_size",
         "chunked_in",
+        "chunks",
         "coding",
         "connection_value",
         "content_type",
@@ -84,7 +85,6 @@ class ClientConnection(asyncio.Protocol):
         "keep_alive",
         "key_name",
         "length",
-        "message_complete",
         "method",
         "need",
         "origin",
@@ -135,8 +135,8 @@ class ClientConnection(asyncio.Protocol):
         self.tail = b""
         self.head_size = 0
         self.head_complete = False
-        self.message_complete = False
         self.target = b""
+        self.method = b""
         self.fields_seen = 0
         self.hosts = 0
         self.too_many = False
@@ -144,6 +144,7 @@ class ClientConnection(asyncio.Protocol):
         self.length = 0
         self.coding = b""
         self.chunked_in = False
+        self.chunks: ChunkedBody | None = None
         self.connection_value = b""
         self.authorization = b""
         self.api_key = b""
@@ -427,46 +428,30 @@ class ClientConnection(asyncio.Protocol):
         self.front.request(self, body)
 
     def _read_chunks(self, data: bytes) -> None:
-        parser = self._parser
-        assert parser is not None
-        self.need += len(data)
+        chunks = self.chunks
+        if chunks is None:
+            chunks = self.chunks = ChunkedBody()
         before = self.body_size
+        self.need += len(data)
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            if not self.message_complete:
-                self._refuse(ApiError(400, "bad_chunk", f"The chunked body is not valid: {_cause(error)}."))
-                return
-        size = self.body_size
-        limit = self.front.limits.body_bytes
-        if size > limit:
-            self._refuse(too_large(limit))
-        elif self.need > _CHUNK_OVERHEAD + 8 * size:
-            self._refuse(
-                ApiError(400, "bad_chunk", "The chunked body has more framing than content; leave out chunk extensions.")
-            )
-        elif self.message_complete:
+            rest = chunks.feed(data)
+        except ChunkError as error:
+            self._refuse(ApiError(400, "bad_chunk", f"The chunked body is not valid: {error}."))
+            return
+        size = self.body_size = len(chunks.body)
+        if size > self.front.limits.body_bytes:
+            self._refuse(too_large(self.front.limits.body_bytes))
+        elif chunks.done:
             self.state = State.BUSY
-            body = b"".join(self.pieces)
-            self.pieces = []
+            if rest:
+                self._hold(rest)
+            body = bytes(chunks.body)
+            self.chunks = None
             self.front.request(self, body)
         elif size > before:
             refusal = self.front.reserve(self, size)
             if refusal is not None:
                 self._refuse(refusal)
-
-    def on_body(self, data: bytes) -> None:
-        if self.chunked_in and not self.message_complete:
-            self.pieces.append(data)
-            self.body_size += len(data)
-
-    def on_message_begin(self) -> None:
-        if self.message_complete and self.chunked_in:
-            # What follows a chunked body in the same read is already parsed and cannot be given back: answer, then close.
-            self.keep_alive = False
-
-    def on_message_complete(self) -> None:
-        self.message_complete = True
 
     def body_done(self) -> None:
         """The body is not held any longer."""
@@ -503,13 +488,12 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, error: ApiError) -> None:
         """Answers before the request is in as a whole, then closes without cutting the answer off."""
         self.keep_alive = False
-        if not self.head_complete:
-            self.method = b""
         family = self.route.family if self.route is not None else Family.OPENAI
         self.error(error, family)
         self.front.settle_local(self, error.status, error.code)
         self.body_done()
         self.pieces = []
+        self.chunks = None
         self._parser = None
         self.state = State.LINGER
         self.discarded = 0
