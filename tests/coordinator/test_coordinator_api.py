@@ -19,7 +19,7 @@ from llmgw_coordinator.state import Mirror
 from llmgw_proto import keyspace
 from llmgw_proto.records import EndpointRecord, ModelSpec, RouterLoad, RouterRecord, ShardState
 from llmgw_testing.clock import settle
-from llmgw_testing.coordinators import TOKEN, Admin, Cluster, Coordinator, admin_of
+from llmgw_testing.coordinators import TOKEN, Admin, Answer, Cluster, Coordinator, admin_of
 from llmgw_testing.worlds import model
 
 SPEC: dict[str, Any] = {"source": "/w.gguf", "profiles": [{"engine": "llamacpp"}], "replicas": {"min": 2}}
@@ -326,7 +326,7 @@ def test_concurrent_writers_lose_nothing() -> None:
                 *(coordinator.specs.scale("m", count) for count in range(13, 23)),
                 admin.ask("PUT", f"{MODELS}/m", {**changed, "replicas": {"min": 30}}),
             )
-            assert {each.status for each in answers if hasattr(each, "status")} == {200}
+            assert {each.status for each in answers if isinstance(each, Answer)} == {200}
             found = await cluster.hand.get(keyspace.model("m"))
             assert found is not None
             spec = ModelSpec.decode(found.value)

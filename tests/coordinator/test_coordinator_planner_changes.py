@@ -47,7 +47,7 @@ def test_a_model_whose_spec_cannot_be_read_is_left_as_it_is() -> None:
 
 
 def test_a_model_that_breaks_the_planner_stops_no_other() -> None:
-    poison = model("a-poison").model_construct(name="a-poison", profiles=None)
+    poison = model("a-poison").model_copy(update={"profiles": None})
     simulation = Simulation.of([poison, model("m", 1)], THREE)
     outcome = simulation.step()
     assert list(outcome.failures) == ["a-poison"]

@@ -10,10 +10,14 @@ from llmgw_coordinator.api.present import model_view, model_views
 from llmgw_coordinator.api.problems import ApiError, not_found
 from llmgw_coordinator.api.routes import Route, as_json
 from llmgw_coordinator.api.shapes import ModelList, ModelView, Removal, ScaleBody
+from llmgw_coordinator.specs import Written
+from llmgw_coordinator.state.view import View
 from llmgw_proto.records import BadRecordError
 from llmgw_proto.records.model import StrictModelSpec
 
 _PATH = "/admin/v1/models"
+#: How long an answer waits for the mirror to show what was written, so that the next question finds it.
+_ECHO_SECONDS = 2.0
 
 
 class Models:
@@ -71,6 +75,7 @@ class Models:
         self._context.require_writable()
         facts = self._context.facts()
         written = await self._context.specs.put(spec.record())
+        await self._shown(written)
         view = model_view(facts, spec.name, fresh=written.spec)
         assert view is not None
         return as_json(view, status=201 if written.created else 200)
@@ -88,6 +93,7 @@ class Models:
             ) from error
         if written is None:
             raise not_found("model", name, see="model list")
+        await self._shown(written)
         view = model_view(facts, name, fresh=written.spec)
         assert view is not None
         return as_json(view)
@@ -100,4 +106,12 @@ class Models:
         existed = await self._context.specs.delete(name)
         if not existed and not replicas:
             raise not_found("model", name, see="model list")
+        await self._context.mirror.shows(lambda view: name not in view.models, within=_ECHO_SECONDS)
         return as_json(Removal(name=name, replicas=replicas), status=202)
+
+    async def _shown(self, written: Written) -> None:
+        def check(view: View) -> bool:
+            stored = view.models.get(written.spec.name)
+            return stored is not None and stored.record.generation >= written.spec.generation
+
+        await self._context.mirror.shows(check, within=_ECHO_SECONDS)

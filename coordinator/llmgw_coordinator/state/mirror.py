@@ -84,6 +84,7 @@ class Mirror:
         self._listeners: list[Callable[[], None]] = []
         self._view: View | None = None
         self._ready = asyncio.Event()
+        self._changed = asyncio.Event()
         self.resyncs = 0
         """How often the mirror came back after it had fallen behind."""
 
@@ -131,6 +132,20 @@ class Mirror:
             self._view = self._make_view()
         return self._view
 
+    async def shows(self, check: Callable[[View], bool], *, within: float) -> bool:
+        """Waits until the view passes ``check``, so that who has written something reads it here afterwards.
+
+        Returns whether it did within so many seconds; a store that went away after the write is no reason to hang.
+        """
+        try:
+            async with asyncio.timeout(within):
+                while not check(self.view()):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def _follow(self, prefix: str) -> None:
         async for change in self._store.watch(prefix):
             self._take(prefix, change)
@@ -152,6 +167,7 @@ class Mirror:
 
     def _apply(self, apply: Callable[[Table[Any, Any]], bool]) -> None:
         self._view = None
+        self._changed.set()
         if any(apply(table) for table in self._planned):
             self._tell()
         else:
