@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 
 from llmgw_base.clock import Clock
 from llmgw_ctl.errors import BadInputError, StackError
@@ -35,16 +37,15 @@ class Answer:
         )
 
 
-def load_client() -> None:
-    """Imports the client, which takes most of a second; call it in a thread while other things start.
+def require_client() -> None:
+    """Raises BadInputError when the openai package is not installed; does not import it."""
+    if find_spec("openai") is None:
+        raise BadInputError("--ask needs the package openai, which is not installed", "pip install openai")
 
-    Raises:
-        BadInputError: it is not installed.
-    """
-    try:
-        import openai  # noqa: F401
-    except ImportError as error:
-        raise BadInputError("--ask needs the package openai, which is not installed", "pip install openai") from error
+
+def load_client() -> None:
+    """Imports the client, which takes most of a second; call it in a thread while other things start."""
+    import_module("openai")
 
 
 async def ask(router_url: str, model: str, question: str, *, clock: Clock, write: Callable[[str], None]) -> Answer:

@@ -7,9 +7,10 @@ from typing import Any
 
 from llmgw_base.clock import Clock
 from llmgw_ctl.client import AdminClient
-from llmgw_ctl.errors import CtlError, UnfulfilledError
+from llmgw_ctl.errors import CtlError, StackError, UnfulfilledError
 from llmgw_ctl.up.board import Board, ModelSteps
 from llmgw_ctl.up.probes import Probes
+from llmgw_ctl.up.tasks import all_of
 from llmgw_ctl.watch.verdict import Judge, Wish, generation_of
 from llmgw_ctl.watch.wait import wait_for
 
@@ -25,32 +26,38 @@ class Models:
         self._clock = clock
 
     async def bring_up(self, specs: Sequence[dict[str, Any]], timeout: float, *, strict: bool) -> list[str]:
-        """Returns the models that are served, the wanted ones first. Those of an earlier start are waited for as well.
+        """Applies ``specs`` and returns the models that are served, these first.
+
+        Models of an earlier start are waited for as well, unless ``strict`` and there are wanted ones.
 
         Raises:
-            CtlError: a wanted model does not come up, if ``strict``; otherwise that is told and the stack goes on.
+            CtlError: a model is refused; or one does not come up, if ``strict``. Otherwise that is told and the stack goes on.
         """
         generations = {}
         for spec in specs:
             name = str(spec["name"])
             self._board.begin(name, "applying")
             generations[name] = generation_of((await self._client.apply(spec))[0])
-        wanted = [str(spec["name"]) for spec in specs]
-        known = [view.get("name", "") for view in await self._client.models() if view.get("wanted", 0) > 0]
-        ready = []
-        for name in [*wanted, *(name for name in sorted(known) if name not in wanted)]:
+        names = list(generations)
+        if not (strict and names):
+            earlier = [view.get("name", "") for view in await self._client.models() if view.get("wanted", 0) > 0]
+            names += [name for name in sorted(earlier) if name not in generations]
+        for name in names:
             self._board.begin(name, "starting")
-            try:
-                await self._wait(Judge(name, Wish.SERVE, SETTLE_SECONDS, generations.get(name, 0)), timeout)
-            except CtlError as error:
-                self._board.failed(name, "does not come up")
-                if strict and name in wanted:
-                    raise
-                self._board.warn(f"{error.message}; {error.remedy}" if error.remedy else error.message)
-                continue
-            self._board.done(name, "ready")
-            ready.append(name)
-        return ready
+        served = await all_of(*(self._up(name, generations.get(name, 0), timeout, strict) for name in names))
+        return [name for name, ok in zip(names, served, strict=True) if ok]
+
+    async def _up(self, name: str, generation: int, timeout: float, strict: bool) -> bool:
+        try:
+            await self._wait(Judge(name, Wish.SERVE, SETTLE_SECONDS, generation), timeout)
+        except CtlError as error:
+            self._board.failed(name, "does not come up")
+            if strict:
+                raise StackError(error.message, error.remedy) from error
+            self._board.warn(error.message)
+            return False
+        self._board.done(name, "ready")
+        return True
 
     async def _wait(self, judge: Judge, timeout: float) -> None:
         steps = ModelSteps(self._board)

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from llmgw_ctl.connection import Target, read_token
 from llmgw_ctl.errors import BadInputError, StoppedEarlyError
 from llmgw_ctl.session import Session
 from llmgw_ctl.up import etcd, hints, lock, ports, remembered
-from llmgw_ctl.up.ask import ask, load_client
+from llmgw_ctl.up.ask import ask, load_client, require_client
 from llmgw_ctl.up.board import Board
 from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.models import Models
@@ -26,6 +25,7 @@ from llmgw_ctl.up.probes import Probes
 from llmgw_ctl.up.process import Reaper, become_subreaper
 from llmgw_ctl.up.sample import wanted_specs
 from llmgw_ctl.up.stack import Stack
+from llmgw_ctl.up.tasks import all_of, give_up
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ def run_up(options: UpOptions, session: Session) -> int:
     # All that can be checked is checked before anything starts.
     specs = wanted_specs(options.sample, list(options.serve), Path.cwd())
     ports.parse(options.listen, "--listen")
-    if options.ask is not None and find_spec("openai") is None:
-        raise BadInputError("--ask needs the package openai, which is not installed", "pip install openai")
+    if options.ask is not None:
+        require_client()
     program = etcd.find(options.etcd, session.environ)
     become_subreaper()
     return asyncio.run(_Run(options, session, specs, program).run())
@@ -63,13 +63,8 @@ class _Run:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
-        importing = asyncio.create_task(asyncio.to_thread(load_client)) if self._options.ask is not None else None
-        try:
-            with lock.hold(self._layout):
-                await self._run_locked()
-        finally:
-            if importing is not None:
-                await importing
+        with lock.hold(self._layout):
+            await self._run_locked()
         forced = self._stack is not None and self._stack.forced
         return StoppedEarlyError.exit_code if forced else 0
 
@@ -113,7 +108,9 @@ class _Run:
         return Choices(self._etcd.path, sys.executable, node, router, admin)
 
     async def _serve(self, stack: Stack, choices: Choices, probes: Probes) -> None:
-        await self._unless_stopped(stack.start({"etcd": self._etcd.version}))
+        # Importing the client takes most of a second: it happens while the children start.
+        importing = asyncio.to_thread(load_client) if self._options.ask is not None else asyncio.sleep(0)
+        await self._unless_stopped(all_of(stack.start({"etcd": self._etcd.version}), importing))
         admin, router = local_url(choices.admin), local_url(choices.router)
         target = Target((admin,), "llmgwctl up", read_token(self._layout.token), str(self._layout.token))
         async with AdminClient(target) as client:
@@ -158,7 +155,7 @@ class _Run:
             if ended.done():
                 ended.result()
         finally:
-            await _give_up(waiting, ended)
+            await give_up(waiting, ended)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises StoppedEarlyError when the stop is requested first."""
@@ -169,10 +166,4 @@ class _Run:
                 raise StoppedEarlyError(f"stopped by {waiting.result()} before it was done")
             return task.result()
         finally:
-            await _give_up(task, waiting)
-
-
-async def _give_up(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+            await give_up(task, waiting)

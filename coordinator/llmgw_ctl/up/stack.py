@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 
 import psutil
 import yaml
@@ -18,6 +18,7 @@ from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.plan import AGENT, COORDINATOR, ETCD, ROUTER, START_STAGES, STOP_ORDER, Choices, local_url, plan
 from llmgw_ctl.up.probes import Probes
 from llmgw_ctl.up.process import Reaper
+from llmgw_ctl.up.tasks import all_of
 from llmgw_ctl.up.worker import Worker
 
 _STARTING = {ETCD: "starting the store", COORDINATOR: "starting", ROUTER: "starting", AGENT: "looking at this machine"}
@@ -25,8 +26,9 @@ _ORPHAN_SECONDS = 5.0
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what would change the children behind our back: etcd reads ETCD_* as options."""
-    kept = {key: value for key, value in environ.items() if not key.startswith(("ETCD_", "LLMGW_"))}
+    """Without what would change the children behind our back (etcd reads ETCD_* as options), and without our own secrets."""
+    ours = ("LLMGW_SERVER", "LLMGW_TOKEN", "LLMGW_TOKEN_FILE")
+    kept = {key: value for key, value in environ.items() if not key.startswith("ETCD_") and key not in ours}
     return kept | {"PYTHONUNBUFFERED": "1"}
 
 
@@ -71,7 +73,7 @@ class Stack:
             for name in stage:
                 self._board.begin(name, _STARTING[name])
                 self._tasks[name] = asyncio.create_task(self._workers[name].run(), name=f"child {name}")
-            await _all(*(self._ready(name, versions.get(name, "")) for name in stage))
+            await all_of(*(self._ready(name, versions.get(name, "")) for name in stage))
         self._announce()
 
     async def _ready(self, name: str, version: str) -> None:
@@ -143,17 +145,6 @@ class Stack:
         self._layout.admin.write_text(text + "\n")
         self._registered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._registered.write_text(text + "\n")
-
-
-async def _all(*steps: Coroutine[None, None, None]) -> None:
-    """All at once; the first failure counts, the others are given up."""
-    tasks = [asyncio.ensure_future(step) for step in steps]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _descendants() -> list[psutil.Process]:

@@ -15,6 +15,7 @@ from llmgw_ctl.running import start_time
 from llmgw_ctl.up.machine import Life, State
 from llmgw_ctl.up.plan import ChildPlan
 from llmgw_ctl.up.process import Process, Reaper
+from llmgw_ctl.up.tasks import give_up
 
 READY_SECONDS = 60.0
 PROBE_SECONDS = 0.05
@@ -99,9 +100,7 @@ class Worker:
         except TimeoutError:
             return self._broken(f"{self.plan.name} does not answer after {duration(READY_SECONDS)}")
         finally:
-            for task in (exited, probing):
-                task.cancel()
-            await asyncio.gather(exited, probing, return_exceptions=True)
+            await give_up(exited, probing)
         return self._ended(status)
 
     def _spawn(self) -> Process | None:
@@ -153,9 +152,7 @@ class Worker:
         waiting = asyncio.create_task(self._stopping.wait())
         pause = asyncio.create_task(self._clock.sleep(seconds))
         await asyncio.wait({waiting, pause}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (waiting, pause):
-            task.cancel()
-        await asyncio.gather(waiting, pause, return_exceptions=True)
+        await give_up(waiting, pause)
         return self._stopping.is_set()
 
 
