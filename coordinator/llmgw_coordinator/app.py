@@ -87,6 +87,7 @@ class App:
             cluster_name=config.cluster_name,
             observe_seconds=metrics.observe_planning,
         )
+        election.on_change(lambda: notifier.status("leads" if election.term is not None else "stands by"))
         context = Context(store, mirror, election, reconciler, Specs(store), clock)
         guard = Guard(TokenCheck(token), Throttle(config.token_failures_per_minute), clock)
         routes = with_document(all_routes(context, metrics, credentials))

@@ -8,6 +8,13 @@ from aiohttp import web
 
 logger = logging.getLogger("llmgw_coordinator.audit")
 
+_WHAT = web.RequestKey("what", dict[str, object])
+
+
+def tell(request: web.Request, **what: object) -> None:
+    """What the write is about, for its line."""
+    request[_WHAT] = what
+
 
 def record(request: web.Request, status: int, outcome: str) -> None:
     """``outcome``: ``done`` or the error's code. The token is never part of it."""
@@ -23,6 +30,7 @@ def record(request: web.Request, status: int, outcome: str) -> None:
                 "agent": request.headers.get("User-Agent", "")[:200],
                 "status": status,
                 "outcome": outcome,
+                **request.get(_WHAT, {}),
             }
         },
     )

@@ -51,7 +51,7 @@ class Context:
     def problems(self) -> list[str]:
         """Everything that an operator should look at, the gravest first."""
         mirror = self.mirror
-        found = [mirror.trouble, self.election.problem]
+        found = [mirror.trouble, self.election.problem, self.reconciler.trouble]
         if not mirror.is_synced:
             return [each for each in found if each]
         view = mirror.view()

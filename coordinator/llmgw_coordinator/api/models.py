@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from llmgw_coordinator.api import audit
 from llmgw_coordinator.api.bodies import checked, checked_model, read_object
 from llmgw_coordinator.api.context import Context
 from llmgw_coordinator.api.present import model_view, model_views
@@ -12,6 +13,7 @@ from llmgw_coordinator.api.routes import Route, as_json
 from llmgw_coordinator.api.shapes import ModelList, ModelView, Removal, ScaleBody
 from llmgw_coordinator.specs import Written
 from llmgw_coordinator.state.view import View
+from llmgw_coordinator.specs import Written
 from llmgw_proto.records import BadRecordError
 from llmgw_proto.records.model import StrictModelSpec
 
@@ -75,6 +77,7 @@ class Models:
         self._context.require_writable()
         facts = self._context.facts()
         written = await self._context.specs.put(spec.record())
+        _note(request, written)
         await self._shown(written)
         view = model_view(facts, spec.name, fresh=written.spec)
         assert view is not None
@@ -115,3 +118,14 @@ class Models:
             return stored is not None and stored.record.generation >= written.spec.generation
 
         await self._context.mirror.shows(check, within=_ECHO_SECONDS)
+
+
+def _note(request: web.Request, written: Written) -> None:
+    spec = written.spec
+    audit.tell(
+        request,
+        model=spec.name,
+        generation=spec.generation,
+        replicas=spec.replicas.min,
+        changed=written.created or written.changed,
+    )

@@ -28,7 +28,7 @@ class Applied:
     written: int = 0
     refused: int = 0
     """The world had changed meanwhile; the next pass decides anew."""
-    stopped: str | None = None
+    stopped: StoreError | NotLeaderError | None = None
     """Why the rest was not even tried."""
 
 
@@ -93,12 +93,12 @@ class Applier:
         try:
             done = await fenced(self._store, term, write.compares, write.operations)
         except OutcomeUnknownError as error:
-            result.stopped = str(error)
+            result.stopped = error
             await verify(self._store, self._expected, [operation.key for operation in write.operations])
             return
         except (StoreError, NotLeaderError) as error:
             self._withdraw(write)
-            result.stopped = str(error)
+            result.stopped = error
             return
         if done:
             result.written += 1

@@ -69,6 +69,7 @@ class Election:
             except StoreError as error:
                 if str(error) != told:
                     logger.warning("cannot stand for election, trying on", extra={"fields": {"cause": str(error)}})
+                    self.problem = f"this coordinator cannot stand for election: {error}"
                 told = str(error)
             attempt = 0 if self._clock.monotonic() - began > self._ttl else attempt + 1
             await self._clock.sleep(backoff.delay(attempt, RETRY_CAP))

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import Store
-from llmgw_base.etcd.errors import StoreError
+from llmgw_base.etcd.errors import StoreError, StoreFullError
 from llmgw_base.etcd.timers import done_within, reap
 from llmgw_coordinator.errors import NotLeaderError
 from llmgw_coordinator.leader.apply import Applier, verify
@@ -65,6 +65,8 @@ class Reconciler:
         """The last plan, applied or not: why models wait, what is wrong."""
         self.gone_for: dict[str, float] = {}
         """Seconds of absence of the nodes that are away, as of the last pass."""
+        self.trouble: str | None = None
+        """Why the leader's last pass could not write what it decided."""
         mirror.on_change(self._wake.set)
         election.on_change(self._wake.set)
 
@@ -91,13 +93,19 @@ class Reconciler:
             return False
         view = self._mirror.view()
         self._plan(view)
+        self.trouble = None
         if term is None:
             return False
         try:
             return await self._lead(term, view)
         except (NotLeaderError, StoreError) as error:
-            logger.warning("the leader's pass ended early", extra={"fields": {"cause": str(error)}})
+            self._stopped(error)
             return False
+
+    def _stopped(self, cause: Exception) -> None:
+        logger.warning("the leader's pass ended early", extra={"fields": {"cause": str(cause)}})
+        self.trouble = "etcd is out of space" if isinstance(cause, StoreFullError) else "what was decided could not be written"
+        self.trouble = f"{self.trouble}: {cause}"
 
     def _plan(self, view: View) -> None:
         self.gone_for = self._absence.update(view.nodes, view.breathing, self._mirror.resyncs, self._clock.monotonic())
@@ -119,7 +127,7 @@ class Reconciler:
             return False
         applied = await self._applier.apply(term, self.outcome.decisions, view)
         if applied.stopped is not None:
-            logger.warning("decisions were left over", extra={"fields": {"cause": applied.stopped}})
+            self._stopped(applied.stopped)
             return False
         # What follows from this pass (a place that became free) is for the next one, once the echo of this one is in.
         return applied.written > 0

@@ -73,8 +73,8 @@ def gpus(count: int) -> str:
 def size(count: int) -> str:
     """Bytes for people: ``1.5 GiB``."""
     amount = float(count)
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
             return f"{amount:.4g} {unit}"
         amount /= 1024
-    return f"{amount:.1f} GiB"
+    return f"{amount:.4g} TiB"

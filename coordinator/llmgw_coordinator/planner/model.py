@@ -204,7 +204,9 @@ class ModelPlanner:
 
     def _refresh(self) -> None:
         for each in self._current:
-            record = refreshed(self._spec, each.assigned.record)
+            profile = profile_of(self._spec, each.assigned.record)
+            assert profile is not None, "it is current"
+            record = refreshed(self._spec, profile, each.assigned.record)
             if record is not each.assigned.record:
                 self._plan.decisions.append(Update(each.assigned, record, "the spec changed in what needs no restart"))
 

@@ -63,16 +63,20 @@ def _same(profile: Profile, record: AssignmentRecord) -> bool:
         and profile.args == record.args
         and profile.env == record.env
         and profile.command == record.command
-        and profile.health_path == record.health_path
-        and profile.capabilities == record.capabilities
         and profile.node_selector == record.node_selector
         and memory_of(profile) == record.memory_bytes
     )
 
 
-def refreshed(spec: ModelSpec, record: AssignmentRecord) -> AssignmentRecord:
-    """The same wish with what the process need not be restarted for brought up to date."""
-    changed = {"policy": spec.routing.policy, "drain_seconds": spec.drain_seconds, "generation": spec.generation}
+def refreshed(spec: ModelSpec, profile: Profile, record: AssignmentRecord) -> AssignmentRecord:
+    """The same wish with what the process need not be restarted for brought up to date; the very same if nothing is."""
+    changed = {
+        "policy": spec.routing.policy,
+        "drain_seconds": spec.drain_seconds,
+        "generation": spec.generation,
+        "health_path": profile.health_path,
+        "capabilities": profile.capabilities,
+    }
     if all(getattr(record, name) == value for name, value in changed.items()):
         return record
     return record.model_copy(update=changed)
