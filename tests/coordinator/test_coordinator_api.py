@@ -238,6 +238,7 @@ def test_writes_are_audited_and_reads_are_not(caplog: pytest.LogCaptureFixture) 
         ("DELETE", "/admin/v1/models/org%2Fm", 401, "unauthorized"),
     ]
     assert {each["client"] for each in lines} == {"127.0.0.1"}
+    assert (lines[0]["model"], lines[0]["generation"], lines[0]["replicas"], lines[0]["changed"]) == ("org/m", 1, 2, True)
 
 
 def test_while_etcd_is_away_reads_come_from_memory_and_writes_are_refused() -> None:
@@ -284,6 +285,22 @@ def test_a_full_etcd_is_told_as_such() -> None:
             assert (answer.status, answer.error) == (503, "store_full")
             assert "etcd is out of space" in answer.body["error"]["message"]
             assert "defragment" in answer.body["error"]["remedy"]
+
+    asyncio.run(test())
+
+
+def test_the_status_says_when_the_leader_cannot_write_for_lack_of_space() -> None:
+    async def test() -> None:
+        async with serving() as (cluster, _, admin):
+            await admin.ask("PUT", f"{MODELS}/m", SPEC)
+            cluster.server.full = True
+            await cluster.live()
+            problems = (await admin.ask("GET", "/admin/v1/status")).body["problems"]
+            assert any("etcd is out of space" in each for each in problems)
+            cluster.server.full = False
+            await cluster.live(10)
+            assert (await admin.ask("GET", "/admin/v1/status")).body["problems"] == []
+            assert len(await cluster.replicas()) == 2
 
     asyncio.run(test())
 

@@ -275,6 +275,8 @@ def test_old_replicas_that_never_served_go_at_once() -> None:
     [
         ({"routing": RoutingSpec(policy="least_loaded")}, "policy", "least_loaded"),
         ({"drain_seconds": 5.0}, "drain_seconds", 5.0),
+        ({"profiles": [profile(capabilities=["chat"])]}, "capabilities", ["chat"]),
+        ({"profiles": [profile(health_path="/up")]}, "health_path", "/up"),
         ({"replicas": ReplicaRange(min=1, max=4)}, "generation", 1),
     ],
 )
@@ -296,7 +298,6 @@ def test_what_the_process_does_not_see_is_changed_in_place(change: dict[str, obj
         [profile(env={"A": "1"})],
         [profile(memory="1GiB")],
         [profile(gpus=1)],
-        [profile(capabilities=["chat"])],
         [profile(node_selector={"zone": "x"})],
         [profile("command", command=["serve", "{port}"])],
     ],

@@ -13,7 +13,6 @@ from llmgw_coordinator.api.routes import Route, as_json
 from llmgw_coordinator.api.shapes import ModelList, ModelView, Removal, ScaleBody
 from llmgw_coordinator.specs import Written
 from llmgw_coordinator.state.view import View
-from llmgw_coordinator.specs import Written
 from llmgw_proto.records import BadRecordError
 from llmgw_proto.records.model import StrictModelSpec
 
@@ -96,6 +95,7 @@ class Models:
             ) from error
         if written is None:
             raise not_found("model", name, see="model list")
+        _note(request, written)
         await self._shown(written)
         view = model_view(facts, name, fresh=written.spec)
         assert view is not None
