@@ -91,7 +91,7 @@ def test_what_a_shard_was_found_to_need_counts_for_its_siblings() -> None:
     simulation.scale("m", 2)
     outcome = simulation.step()
     assert simulation.places("m") == ["a"]
-    assert "6.0 GiB of memory" in outcome.reasons["m"]
+    assert "6 GiB of memory" in outcome.reasons["m"]
 
 
 def test_a_shard_that_is_left_holds_its_gpus_until_its_record_is_gone() -> None:
@@ -128,8 +128,8 @@ def test_memory_for_the_system_is_not_given_away() -> None:
         (
             profile(gpus=4, memory="8GiB"),
             [node("a", gpus=2, memory=4), node("b", gpus=1, memory=64)],
-            "needs engine llamacpp, 4 GPUs and 8.0 GiB of memory; nearest is node a with 2 of 2 GPUs free and 4.0 GiB of "
-            "4.0 GiB of memory free: 2 GPUs and 4.0 GiB missing; add a larger node or lower the demand",
+            "needs engine llamacpp, 4 GPUs and 8 GiB of memory; nearest is node a with 2 of 2 GPUs free and 4 GiB of "
+            "4 GiB of memory free: 2 GPUs and 4 GiB missing; add a larger node or lower the demand",
         ),
     ],
 )
