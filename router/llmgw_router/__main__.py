@@ -16,6 +16,7 @@ from llmgw_base.clock import SystemClock
 from llmgw_base.config import ConfigError
 from llmgw_router import __version__
 from llmgw_router.config import RouterConfig
+from llmgw_router.role import Role
 
 PROGRAM = "llmgw-router"
 
@@ -68,26 +69,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     # These pull in the parts that take time to import, which --help and --version need not wait for.
     arguments = parser().parse_args(argv)
     from llmgw_router.app import Worker
-    from llmgw_router.supervisor import VARIABLE, Supervisor
+    from llmgw_router.supervisor import Supervisor
 
     try:
         config = configuration(arguments)
         log.setup(config.log, PROGRAM)
         clock = SystemClock()
-        role = os.environ.pop(VARIABLE, "")
+        role = Role.taken_from(os.environ)
         count = config.workers if config.workers != "auto" else len(os.sched_getaffinity(0))
-        if role:
-            index, port, folder = role.split(":", 2)
-            worker = Worker(config, clock, index=int(index), folder=Path(folder), port=int(port))
-        else:
-            # Also when there are several: their parent finds faults in the configuration first, and once.
-            worker = Worker(config, clock)
+        # Made also when there are to be several: so faults in the configuration are found first, and once.
+        worker = Worker(config, clock, role)
     except ConfigError as error:
         return lifecycle.fail(PROGRAM, error)
     if arguments.check_config:
         print(f"{PROGRAM}: the configuration is right")  # noqa: T201 - it is what the user asked for
         return lifecycle.OK
-    if role or count == 1:
+    if role is not None or count == 1:
         return lifecycle.main(PROGRAM, worker.run, loop_factory=uvloop.new_event_loop)
     supervisor = Supervisor(config, clock, count, list(sys.argv[1:] if argv is None else argv))
     return lifecycle.main(PROGRAM, supervisor.run)

@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import ssl
-from pathlib import Path
 
 from llmgw_base import metrics as base_metrics
 from llmgw_base import net
@@ -39,6 +38,7 @@ from llmgw_router.ops.handover import Handover
 from llmgw_router.ops.health import Health, Source
 from llmgw_router.publish import Publisher
 from llmgw_router.relay.core import Core
+from llmgw_router.role import Role
 from llmgw_router.table import static
 from llmgw_router.table.directory import Directory, ModelState
 from llmgw_router.table.etcd import EtcdSource
@@ -51,18 +51,17 @@ _OTHER_FILES = 40
 
 
 class Worker:
-    """``index`` counts from 0; ``folder`` is where workers find each other, None when there is only one."""
+    """``role`` is None for a router of one worker."""
 
-    def __init__(
-        self, config: RouterConfig, clock: Clock, *, index: int = 0, folder: Path | None = None, port: int | None = None
-    ) -> None:
+    def __init__(self, config: RouterConfig, clock: Clock, role: Role | None = None) -> None:
         self.config = config
         self.clock = clock
-        self.index = index
-        self.folder = folder
+        self.role = role
+        self.folder = role.folder if role is not None else None
+        self.index = role.index if role is not None else 0
         self.listen = net.parse_listen(config.listen)
-        if port is not None:
-            self.listen = net.Listen(self.listen.host, port)
+        if role is not None:
+            self.listen = net.Listen(self.listen.host, role.port)
         net.require_safe(self.listen, tls=config.tls is not None, insecure=config.insecure)
         self.keys = api_keys.load(config.api_keys) if config.api_keys is not None else None
         self.specs = static.parse_all(config.endpoints)
@@ -141,6 +140,8 @@ class Worker:
         if source is not None:
             background.append(loop.create_task(self._cluster(source, workers, url), name="store"))
         loop.add_signal_handler(signal.SIGHUP, self._reload, front)
+        if self.role is not None:
+            loop.add_reader(self.role.life, self._orphaned, stop, self.role.life)
         # What lives now lives for ever; looking at it again in each collection would only cost time.
         gc.collect()
         gc.freeze()
@@ -266,6 +267,11 @@ class Worker:
             front.close_idle()
             # For what was just written to leave the machine.
             await self.clock.sleep(0.1)
+
+    @staticmethod
+    def _orphaned(stop: Stop, life: int) -> None:
+        asyncio.get_running_loop().remove_reader(life)
+        stop.request("the supervisor is gone")
 
     def _reload(self, front: Front) -> None:
         """SIGHUP: reads the API keys again; a file with a fault changes nothing."""

@@ -26,11 +26,10 @@ from llmgw_base.notify import Notifier
 from llmgw_router.account.workers import ask
 from llmgw_router.app import announce
 from llmgw_router.config import RouterConfig
+from llmgw_router.role import Role
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "LLMGW_ROUTER_WORKER"
-"""``index:port:folder``, set for a worker by its supervisor."""
 _CHECK_SECONDS = 2.0
 _MISSED = 5
 _BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -45,6 +44,7 @@ class Supervisor:
         self._count = count
         self._arguments = list(arguments)
         self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._life, self._held_open = os.pipe()
 
     async def run(self, stop: Stop, notifier: Notifier) -> None:
         listen = net.parse_listen(self._config.listen)
@@ -84,7 +84,12 @@ class Supervisor:
         while True:
             started = self._clock.monotonic()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "llmgw_router", *self._arguments, env=os.environ | {VARIABLE: f"{index}:{port}:{folder}"}
+                sys.executable,
+                "-m",
+                "llmgw_router",
+                *self._arguments,
+                env=os.environ | Role(index, port, self._life, folder).environment(),
+                pass_fds=[self._life],
             )
             self._processes[index] = process
             if stop.requested:

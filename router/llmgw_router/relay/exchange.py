@@ -75,6 +75,7 @@ class Exchange:
         "_stream",
         "_tried",
         "_usage",
+        "_verdict",
         "_withhold",
         "deadline",
         "left",
@@ -117,6 +118,7 @@ class Exchange:
         self._started = False
         self._settled = False
         self._status = 0
+        self._verdict = 0
         self._sent_at = 0.0
         self._last_data = 0.0
         self._paused_at = 0.0
@@ -342,12 +344,15 @@ class Exchange:
                     assert self._gaps is not None
                     self._gaps.observe(gap, fresh)
                     self._last_data = now
-            elif not events.is_error(data) or events.is_client_fault(data):
+            elif not events.is_error(data):
                 self._core.succeeded(connection.replica)
+            elif events.is_client_fault(data):
+                self._verdict = 400
             else:
                 self._core.failed(connection.replica, "error_event", decisive=False)
                 if self._give_back(connection, complete, "error_event"):
                     return
+                self._verdict = 502
         elif self._copy is not None and data:
             self._keep_copy(data)
             self._last_data = now
@@ -466,7 +471,10 @@ class Exchange:
         self._connection = None
         connection.release(now)
         client = self._client
-        self._settle(self._status)
+        if self._verdict:
+            self._settle(self._verdict, "error_event")
+        else:
+            self._settle(self._status)
         client.finished()
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------

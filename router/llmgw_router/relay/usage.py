@@ -59,6 +59,8 @@ class Usage:
         try:
             answer = _decode(document)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            # Not JSON to the letter, such as a bare NaN among the logprobs.
+            self.scan(document)
             return False
         for inner in (answer.response, answer.message):
             if inner is not None and inner.usage is not None:
