@@ -57,6 +57,8 @@ Body = Callable[[Stop, Notifier], Coroutine[None, None, None]]
 
 def main(program: str, body: Body, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> int:
     """Runs the body to its end and returns the exit status; what the operator can mend is one line, never a traceback."""
+    # gRPC's C core writes lines of its own to stderr about what llmgw handles and says better.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(_run(program, body))
