@@ -14,8 +14,9 @@ from llmgw_base.etcd.api import CreateRevisionIs, Deleted, DeleteOp, ModRevision
 from llmgw_base.etcd.client import EtcdStore
 from llmgw_base.etcd.errors import LeaseLostError, StoreRefusedError, StoreUnavailableError
 from llmgw_testing.etcd_server import SERIES, EtcdServer
-from llmgw_testing.follower import Follower, run_clean
+from llmgw_testing.follower import Follower
 from llmgw_testing.memstore import MemoryStore
+from llmgw_testing.scenario import run_clean
 from llmgw_testing.wait import eventually
 
 _numbers = itertools.count()
@@ -152,7 +153,7 @@ def test_lease_binds_keys_and_is_kept_alive(backend: Backend) -> None:
             item = await store.get(key)
             assert item is not None
             assert item.lease == lease.id
-            await asyncio.sleep(lease.ttl * 1.5)
+            await asyncio.sleep(lease.ttl * 1.25)
             assert not lease.lost
             assert await store.get(key) is not None
             await lease.revoke()

@@ -180,7 +180,7 @@ class EtcdServer:
         """The configuration of a client; with TLS it uses the server's own certificate."""
         return EtcdSection(endpoints=[self.endpoint], tls=self._tls)
 
-    def ctl(self, *arguments: str, user: str | None = None) -> str:
+    def ctl(self, *arguments: str, user: str | None = None, stdin: str = "") -> str:
         """Runs etcdctl and returns what it prints; ``user``: ``name:password``."""
         options = ["--endpoints", self.endpoint]
         if self._tls is not None:
@@ -188,7 +188,12 @@ class EtcdServer:
         if user is not None:
             options += ["--user", user]
         done = subprocess.run(
-            [etcd_binary("3.5", "etcdctl"), *options, *arguments], capture_output=True, text=True, check=False, timeout=60
+            [etcd_binary("3.5", "etcdctl"), *options, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
         )
         assert done.returncode == 0, f"etcdctl {' '.join(arguments)}: {done.stderr or done.stdout}"
         return done.stdout

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+import inspect
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -50,14 +51,26 @@ class Follower:
         return [change for change in self.changes if isinstance(change, kind)]
 
     async def until(self, check: Callable[[], Any], *, what: str, within: float = 15.0) -> None:
-        """Waits until ``check`` holds; fails at once when the watch failed."""
+        """Waits until ``check`` (a function or a coroutine function) holds; fails at once when the watch failed."""
 
-        def look() -> Any:
-            if self._task is not None and self._task.done():
+        async def look() -> Any:
+            found = check()
+            return await found if inspect.isawaitable(found) else found
+
+        checking = asyncio.ensure_future(eventually(look, within=within, what=what, every=0.01))
+        assert self._task is not None
+        try:
+            await asyncio.wait({checking, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if not checking.done():
                 self._task.result()
-            return check()
-
-        await eventually(look, within=within, what=f"{what} (seen so far: {self.changes[-8:]})", every=0.01)
+            assert checking.done(), f"the watch ended while waiting for {what}"
+            checking.result()
+        except AssertionError as error:
+            error.add_note(f"the watch said last: {self.changes[-8:]}")
+            raise
+        finally:
+            checking.cancel()
+            await asyncio.wait({checking})
 
     async def synced(self, count: int = 1, *, within: float = 15.0) -> None:
         """Waits until the watch is in sync, for at least the ``count``-th time."""
@@ -80,14 +93,3 @@ class Follower:
             assert self.state.pop(change.key) == change.previous, change
         else:
             self.condition = type(change)
-
-
-def run_clean(main: Coroutine[Any, Any, None]) -> None:
-    """``asyncio.run`` that fails when a task is left over at the end."""
-
-    async def checked() -> None:
-        await main
-        me = asyncio.current_task()
-        await eventually(lambda: asyncio.all_tasks() == {me}, within=5, what="the end of all tasks")
-
-    asyncio.run(checked())

@@ -96,7 +96,10 @@ class TcpProxy:
                 asyncio.ensure_future(self._pump(upstream_reader, writer, self._answers)),
             ]
             try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_EXCEPTION)
+                if all(pump.done() and pump.exception() is None for pump in pumps):
+                    writer.close()  # both sides said their last; anything else ends in a reset
+                    upstream.close()
             finally:
                 for pump in pumps:
                     pump.cancel()
@@ -109,19 +112,26 @@ class TcpProxy:
             for each in (writer, upstream):
                 if each is not None:
                     self._writers.discard(each)
-                    _reset(each)
+                    if not each.is_closing():
+                        _reset(each)
             self._connections.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
-        """Copies until the end; bytes leave ``delay`` after they came, in order, however fast they come."""
+        """Copies until the end, and that too; bytes leave ``delay`` after they came, in order, however fast they come.
+
+        Raises:
+            OSError: one side was reset.
+        """
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(64)
+        queue: asyncio.Queue[tuple[float, bytes | OSError]] = asyncio.Queue(64)
 
         async def fill() -> None:
-            with contextlib.suppress(OSError):
+            try:
                 while data := await reader.read(CHUNK):
                     await queue.put((loop.time() + self.delay, data))
-            await queue.put((loop.time(), b""))
+                await queue.put((loop.time() + self.delay, b""))
+            except OSError as error:
+                await queue.put((loop.time(), error))
 
         filling = asyncio.ensure_future(fill())
         try:
@@ -129,12 +139,13 @@ class TcpProxy:
                 due, data = await queue.get()
                 await asyncio.sleep(max(0.0, due - loop.time()))
                 await gate.wait()
+                if isinstance(data, OSError):
+                    raise data
                 if not data:
+                    writer.write_eof()
                     return
                 writer.write(data)
                 await writer.drain()
-        except OSError:
-            return
         finally:
             filling.cancel()
             await asyncio.gather(filling, return_exceptions=True)
