@@ -20,10 +20,10 @@ from typing import Self
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def become_subreaper() -> bool:
-    """Whether the kernel agreed; without it orphans go to init, and nothing else changes."""
+def become_subreaper(wanted: bool = True) -> bool:
+    """Whether the kernel agreed; without it orphans go to init, and nothing else changes. ``wanted`` False gives it up again."""
     libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) == 0)
 
 
 class Process:
