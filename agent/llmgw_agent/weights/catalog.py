@@ -77,8 +77,9 @@ class Catalog:
 
     def complete(self, key: str, manifest: Manifest, record: LocalRecord) -> bool:
         folder = self.layout.content(key)
-        linked = record.content == manifest.content and all((folder / each.path).exists() for each in manifest.files)
-        return not self.missing(manifest, record) and linked
+        if self.missing(manifest, record) or record.content != manifest.content:
+            return False
+        return all(_is_link(self.layout.blob(each.promise), folder / each.path) for each in manifest.files)
 
     def _whole(self, file: ManifestFile, record: LocalRecord | None) -> bool:
         blob = self.layout.blob(file.promise)
@@ -324,6 +325,13 @@ class Catalog:
     def _locked(self) -> Iterator[None]:
         with held_briefly(self.layout.lock("store")):
             yield
+
+
+def _is_link(blob: Path, path: Path) -> bool:
+    try:
+        return path.samefile(blob)
+    except FileNotFoundError:
+        return False
 
 
 def _link(blob: Path, path: Path) -> None:

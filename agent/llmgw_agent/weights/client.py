@@ -157,7 +157,8 @@ class Client:
         tls = (target.tls or self._tls) if scheme == "https" else None
         connection = _Connection(host, port, addresses, self._connect_seconds, tls)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        sent = {"User-Agent": _AGENT, "Accept-Encoding": "identity", "Connection": "close", **target.headers, **headers}
+        sent = {"user-agent": _AGENT, "accept-encoding": "identity", "connection": "close"}
+        sent.update((name.lower(), value) for name, value in {**target.headers, **headers}.items())
         try:
             connection.request(method, path, headers=sent)
             connection.sock.settimeout(self._idle_seconds)

@@ -25,25 +25,20 @@ from huggingface_hub.hf_api import RepoFile
 from .client import Client, Target
 from .digests import Digest
 from .errors import AccessDeniedError, SourceInvalidError, SourceNotFoundError, SourceUnavailableError
+from .guard import origin
 from .manifest import Manifest, ManifestFile, safe_relative
 from .selection import select
 from .sources import HubSource, split_names
 
 _LARGEST_ANSWER: Final = 64 << 20
-_client: ContextVar[Client] = ContextVar("weights_hub_client")
+_asking: ContextVar[Hub] = ContextVar("weights_hub")
 
 
 class _Guarded(httpx2.BaseTransport):
     """Carries huggingface_hub's requests; it follows redirects itself, so each comes through here and is checked."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        headers = {
-            name: value for name, value in request.headers.items() if name not in ("host", "connection", "accept-encoding")
-        }
-        with _client.get().once(Target(str(request.url)), headers, request.method) as exchange:
-            kept = [(name, value) for name, value in exchange.headers.items() if name != "transfer-encoding"]
-            body = b"" if request.method == "HEAD" else exchange.read_all(_LARGEST_ANSWER)
-            return httpx2.Response(exchange.status, headers=kept, content=body, request=request)
+        return _asking.get().carry(request)
 
 
 @cache
@@ -61,13 +56,25 @@ class Hub:
         self._token = token
         _install()
 
+    def carry(self, request: httpx2.Request) -> httpx2.Response:
+        """One request of huggingface_hub's. Raises AddressRefusedError, SourceUnavailableError."""
+        url = str(request.url)
+        left_out = {"host", "connection", "accept-encoding"}
+        if origin(url) != origin(self._endpoint):
+            left_out.add("authorization")  # also when a hub's own links lead elsewhere
+        headers = {name: value for name, value in request.headers.items() if name not in left_out}
+        with self._client.once(Target(url), headers, request.method) as exchange:
+            kept = [(name, value) for name, value in exchange.headers.items() if name != "transfer-encoding"]
+            body = b"" if request.method == "HEAD" else exchange.read_all(_LARGEST_ANSWER)
+            return httpx2.Response(exchange.status, headers=kept, content=body, request=request)
+
     def list(self, source: HubSource) -> Manifest:
         """The files to fetch, at the commit that the revision means now.
 
         Raises:
             SourceNotFoundError, AccessDeniedError, SourceInvalidError, SourceUnavailableError, AddressRefusedError.
         """
-        reset = _client.set(self._client)
+        reset = _asking.set(self)
         where = f"hf:{source.repo}" + (f"@{source.revision}" if source.revision else "")
         try:
             # False rather than None: a token that lies in someone's home is not used by accident.
@@ -104,7 +111,7 @@ class Hub:
                 f"{self._endpoint} answers for {where} with what is no hub's answer: {error}"
             ) from error
         finally:
-            _client.reset(reset)
+            _asking.reset(reset)
         files = {each.path: each for each in listed if isinstance(each, RepoFile) and safe_relative(each.path)}
         chosen = select(sorted(files), source.pattern, where)
         return Manifest(
