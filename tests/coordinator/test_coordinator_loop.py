@@ -56,6 +56,20 @@ def test_models_are_placed_scaled_and_removed_and_standbys_write_nothing() -> No
     asyncio.run(body())
 
 
+def test_a_new_leader_goes_to_work_at_once_although_standbys_take_their_time() -> None:
+    async def body() -> None:
+        cluster = Cluster()
+        await cluster.add_node("n1")
+        async with cluster.coordinator("c1") as first, cluster.coordinator("c2"):
+            await cluster.live(10)
+            await first.election.step_down()
+            await cluster.apply(model("m"))
+            await cluster.live(0.2)
+            assert len(await cluster.replicas()) == 1
+
+    asyncio.run(body())
+
+
 def test_a_standby_knows_why_a_model_waits() -> None:
     async def body() -> None:
         cluster = Cluster()

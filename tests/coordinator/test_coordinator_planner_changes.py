@@ -71,7 +71,7 @@ def test_a_replica_that_its_agent_gave_up_on_tries_each_other_node_once(state: S
     assert (left.record.replica, left.record.epoch, sorted([*left.record.tried, left.node])) == ("m-00001", 3, ["a", "b", "c"])
     assert outcome.decisions == []
     assert "the file is missing" in outcome.reasons["m"]
-    assert "it failed on every node of the right kind (a, b, c)" in outcome.reasons["m"]
+    assert "it cannot go elsewhere: no node of the right kind is left to try (a, b, c)" in outcome.reasons["m"]
 
 
 def test_a_failed_replica_with_an_attempt_ahead_stays() -> None:
@@ -121,7 +121,7 @@ def test_without_another_place_a_lost_replica_keeps_its_wish() -> None:
     simulation.lose("a")
     outcome = simulation.step()
     assert outcome.decisions == []
-    assert "node a is away; no other place" in outcome.reasons["m"]
+    assert "node a is away; it cannot go elsewhere" in outcome.reasons["m"]
 
 
 def test_a_quarantined_gpu_moves_its_replica_only_and_the_same_node_will_do() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -28,6 +27,10 @@ from llmgw_coordinator.state.view import View
 
 #: Seconds in which further changes join the pass that the first one caused.
 COALESCE = 0.05
+#: The same for a standby, whose plans only explain.
+COALESCE_STANDBY = 1.0
+#: Pause after a pass as a multiple of the time it took, so that planning a large cluster leaves the process time for the rest.
+REST = 4.0
 #: Seconds between passes when nothing changes.
 PERIOD = 5.0
 #: Seconds until a write that the watch does not show is looked up.
@@ -60,7 +63,9 @@ class Reconciler:
         self._applier = Applier(store, mirror.expected)
         self._absence = Absence()
         self._wake = asyncio.Event()
+        self._elected = asyncio.Event()
         self._next_return = PERIOD
+        self._planning = 0.0
         self.outcome = Plan()
         """The last plan, applied or not: why models wait, what is wrong."""
         self.gone_for: dict[str, float] = {}
@@ -68,7 +73,7 @@ class Reconciler:
         self.trouble: str | None = None
         """Why the leader's last pass could not write what it decided."""
         mirror.on_change(self._wake.set)
-        election.on_change(self._wake.set)
+        election.on_change(self._on_election)
 
     async def run(self) -> None:
         """Until cancelled. A pass that fails is logged and the next one begins from what is true then."""
@@ -81,11 +86,12 @@ class Reconciler:
                 more = False
             if not more:
                 await self._until_woken()
-            await self._clock.sleep(COALESCE)
+            await self._rest()
 
     async def pass_once(self) -> bool:
         """Plans and, when leading, applies. Returns whether another pass is due at once."""
         self._wake.clear()
+        self._elected.clear()
         if self._mirror.trouble is not None:
             return False
         term = self._election.term
@@ -107,14 +113,19 @@ class Reconciler:
         self.trouble = "etcd is out of space" if isinstance(cause, StoreFullError) else "what was decided could not be written"
         self.trouble = f"{self.trouble}: {cause}"
 
+    def _on_election(self) -> None:
+        self._wake.set()
+        self._elected.set()
+
     def _plan(self, view: View) -> None:
         self.gone_for = self._absence.update(view.nodes, view.breathing, self._mirror.resyncs, self._clock.monotonic())
         self._next_return = min(
             (self._settings.grace - gone for gone in self.gone_for.values() if gone < self._settings.grace), default=PERIOD
         )
-        began = time.perf_counter()
+        began = self._clock.monotonic()
         outcome = self._planner(world_of(view, self.gone_for, self._settings))
-        self._observe_seconds(time.perf_counter() - began)
+        self._planning = self._clock.monotonic() - began
+        self._observe_seconds(self._planning)
         for name, error in outcome.failures.items():
             if repr(self.outcome.failures.get(name)) != repr(error):
                 logger.error("planning failed", extra={"fields": {"model": name}}, exc_info=error)
@@ -143,7 +154,13 @@ class Reconciler:
         return not len(expected)
 
     async def _until_woken(self) -> None:
+        """Until something changed, a node's grace ends, or the period is over."""
         await self._within(max(0.0, min(PERIOD, self._next_return)), self._wake.wait())
+
+    async def _rest(self) -> None:
+        """Lets further changes come in; a new leader does not rest."""
+        least = COALESCE if self._election.term is not None else COALESCE_STANDBY
+        await self._within(max(least, REST * self._planning), self._elected.wait())
 
     async def _within(self, seconds: float, what: Coroutine[Any, Any, object]) -> bool:
         waiting = asyncio.ensure_future(what)

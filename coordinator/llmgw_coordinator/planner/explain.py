@@ -12,7 +12,7 @@ def why_not(rooms: Rooms, needs: Sequence[Need], avoid: Collection[str]) -> str:
     """One sentence about the most wanted profile; the others are only counted."""
     need = needs[0]
     others = f" (nor under its {len(needs) - 1} other profiles)" if len(needs) > 1 else ""
-    return f"needs {demand(need)}{others}; {_missing(list(rooms.all()), need, avoid)}"
+    return f"needs {demand(need)}{others}; {missing(rooms, need, avoid)}"
 
 
 def demand(need: Need) -> str:
@@ -26,12 +26,14 @@ def demand(need: Need) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
 
 
-def _missing(rooms: list[Room], need: Need, avoid: Collection[str]) -> str:
-    if not rooms:
+def missing(rooms: Rooms, need: Need, avoid: Collection[str]) -> str:
+    """What keeps every node from taking it, and the remedy. ``avoid``: nodes that are out of the question."""
+    known = list(rooms.all())
+    if not known:
         return "no node has joined; start llmgw-agent on a host"
-    live = [room for room in rooms if room.open]
+    live = [room for room in known if room.open]
     if not live:
-        return f"none of the {len(rooms)} known nodes is alive and readable; start llmgw-agent there"
+        return f"none of the {len(known)} known nodes is alive and readable; start llmgw-agent there"
     able = [room for room in live if need.engine in room.engines]
     if not able:
         return f"none of the {len(live)} live nodes has engine {need.engine}; install it there or choose another engine"
@@ -41,7 +43,7 @@ def _missing(rooms: list[Room], need: Need, avoid: Collection[str]) -> str:
     untried = [room for room in labelled if room.name not in avoid]
     if not untried:
         names = ", ".join(sorted(room.name for room in labelled))
-        return f"it failed on every node of the right kind ({names}); see why, correct the model and apply it again"
+        return f"no node of the right kind is left to try ({names}); correct the model and apply it again, or add a node"
     return _short(min(untried, key=lambda room: _shortfall(room, need)), need)
 
 
@@ -56,10 +58,10 @@ def _short(room: Room, need: Need) -> str:
         has.append(f"{len(room.free_gpus)} of {room.total_gpus} GPUs free")
     if need.memory:
         has.append(f"{size(max(0, room.free_memory))} of {size(room.total_memory)} of memory free")
-    missing = [text for count, text in ((missing_gpus, gpus(missing_gpus)), (missing_memory, size(missing_memory))) if count]
+    short = [text for count, text in ((missing_gpus, gpus(missing_gpus)), (missing_memory, size(missing_memory))) if count]
     larger = need.gpus > room.total_gpus or need.memory > room.total_memory
     remedy = "add a larger node or lower the demand" if larger else "scale down or remove another model, or add a node"
-    return f"nearest is node {name} with {' and '.join(has)}: {' and '.join(missing) or 'nothing'} missing; {remedy}"
+    return f"nearest is node {name} with {' and '.join(has)}: {' and '.join(short) or 'nothing'} missing; {remedy}"
 
 
 def _labels(need: Need) -> str:

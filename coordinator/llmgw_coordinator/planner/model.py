@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llmgw_coordinator.planner.data import Create, Decision, Delete, Move, Update
-from llmgw_coordinator.planner.explain import why_not
+from llmgw_coordinator.planner.explain import missing, why_not
 from llmgw_coordinator.planner.place import Picker, Rooms, Spread, best
 from llmgw_coordinator.planner.profiles import assignment_for, need_of, profile_of, refreshed
 from llmgw_coordinator.planner.replica import Condition, Replica
@@ -113,10 +113,8 @@ class ModelPlanner:
             if self._braked:
                 self._plan.notes.append(f"replica {each.id}: {cause}; nothing is moved while too many nodes are away")
             elif not self._move(each, cause):
-                needs = [need for _, need in self._needs]
-                self._plan.notes.append(
-                    f"replica {each.id}: {cause}; no other place: {why_not(self._rooms, needs, self._closed_to(each))}"
-                )
+                elsewhere = missing(self._rooms, self._needs[0][1], self._closed_to(each))
+                self._plan.notes.append(f"replica {each.id}: {cause}; it cannot go elsewhere: {elsewhere}")
 
     def _move(self, replica: Replica, cause: str) -> bool:
         avoid = self._closed_to(replica)
@@ -144,10 +142,10 @@ class ModelPlanner:
 
     def _create_missing(self, wanted: int) -> None:
         moved = sum(isinstance(each, Move) for each in self._plan.decisions)
-        missing = wanted - len(self._current) - len(self._outdated) - moved
-        for done in range(missing):
+        absent = wanted - len(self._current) - len(self._outdated) - moved
+        for done in range(absent):
             if not self._create(f"{wanted} wished"):
-                self._plan.notes.append(f"{missing - done} of {wanted} replicas not placed: {self._why_not()}")
+                self._plan.notes.append(f"{absent - done} of {wanted} replicas not placed: {self._why_not()}")
                 return
 
     def _create(self, why: str) -> bool:
