@@ -12,7 +12,6 @@ from .client import Client, Target, basic
 from .digests import Digest
 from .download import Place
 from .errors import AccessDeniedError, MetadataError, SourceNotFoundError, SourceUnavailableError, WeightsError
-from .hub import Hub
 from .manifest import Manifest, ManifestFile
 from .peers import blob_url
 from .receive import FileWish
@@ -52,6 +51,8 @@ class Resolver:
         """Raises any WeightsError but NoSpaceError and InUseError."""
         manifest = self._from_mirror(source)
         if isinstance(source, HubSource):
+            from .hub import Hub  # late: the library is large, and nodes without hub sources never need it
+
             hub = Hub(self._settings.hub_endpoint, self._client, self._token())
             if manifest is None:
                 manifest = hub.list(source)

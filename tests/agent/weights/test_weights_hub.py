@@ -128,20 +128,21 @@ def test_the_token_goes_to_the_hub_and_nowhere_else(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_wrong_bytes_of_a_small_or_large_file_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [True, False])
+def test_wrong_bytes_of_a_small_or_large_file_are_found(tmp_path: Path, large: bool) -> None:
     async def run() -> None:
         async with HubServer() as hub, opened(tmp_path, hub_endpoint=hub.url) as store:
             repo = hub.add("org/model", SERVABLE)
-            hub.content.files[hub.content_path(TENSORS)].always = Fault(wrong=True)
-            with pytest.raises(DigestMismatchError, match=r"model\.safetensors"):
+            if large:
+                hub.content.files[hub.content_path(TENSORS)].always = Fault(wrong=True)
+            else:
+                repo.wrong["config.json"] = SERVABLE["config.json"].replace(b"64", b"65")
+            with pytest.raises(DigestMismatchError, match=r"model\.safetensors .*sha256:" if large else r"config\.json .*git:"):
                 await store.ensure("hf:org/model")
             hub.content.files[hub.content_path(TENSORS)].always = None
-            config = SERVABLE["config.json"]
-            repo.wrong["config.json"] = config.replace(b"64", b"65")
-            with pytest.raises(DigestMismatchError, match=r"config\.json .* git:"):
-                await store.ensure("hf:org/model")
             repo.wrong.clear()
-            assert ((await store.ensure("hf:org/model")).path / "config.json").read_bytes() == config
+            weights = await store.ensure("hf:org/model")
+            assert (weights.path / "config.json").read_bytes() == SERVABLE["config.json"]
 
     asyncio.run(run())
 
