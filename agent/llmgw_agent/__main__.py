@@ -31,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(config: AgentConfig) -> int:
     # Imported late, so that --version and --check-config answer at once.
     from llmgw_agent.app import App
-    from llmgw_agent.outside import connect, look_at_devices
+    from llmgw_agent.outside import DeviceLook, connect
     from llmgw_base.log import setup
 
     setup(config.log, PROGRAM)
-    app = App(config, connect=connect, devices=look_at_devices)
+    app = App(config, connect=connect, devices=DeviceLook())
     return lifecycle.main(PROGRAM, app.run)
 
 

@@ -16,7 +16,7 @@ from llmgw_agent.engines.registry import make_drivers
 from llmgw_agent.host.inventory import Devices, memory_for_engines
 from llmgw_agent.host.memory import read_memory
 from llmgw_agent.lock import StateLock
-from llmgw_agent.membership import find_cluster
+from llmgw_agent.membership import find_cluster, objection_now
 from llmgw_agent.node import NodePublisher
 from llmgw_agent.process.identity import boot_id
 from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
@@ -111,14 +111,12 @@ class App:
         # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
         await supervisor.recovered()
         node = NodePublisher(context, grpc_address, self._devices)
-        await node.publish_inventory()
-        node.publish_alive()
         notifier.status(f"node {context.node} in cluster {cluster.name}")
         async with asyncio.TaskGroup() as group:
             group.create_task(context.publisher.run(), name="publisher")
             group.create_task(follow(store, context.node, supervisor), name="wishes")
             group.create_task(node.keep_status(), name="status")
-            group.create_task(node.keep_inventory(), name="inventory")
+            group.create_task(node.introduce(), name="inventory")
 
     async def _end(self, context: Context, supervisor: Supervisor, tasks: asyncio.Task[None]) -> None:
         """Ends engines if so configured, while the publisher still tells of it; then everything else."""
@@ -142,12 +140,13 @@ class App:
                 extra={"fields": {"ports": f"{ports.first}-{ports.last}", "kernel": f"{low}-{high}"}},
             )
         prefixes = [keyspace.endpoints_of(node), keyspace.shards_of(node), f"{keyspace.NODES}{keyspace.part(node)}/"]
+        state = StateDir(config.state_dir)
         return Context(
             config=config,
             clock=clock,
             boot=boot_id(),
-            publisher=Publisher(store, clock, prefixes, config.lease_ttl),
-            state=StateDir(config.state_dir),
+            publisher=Publisher(store, clock, prefixes, config.lease_ttl, lambda: objection_now(state, store)),
+            state=state,
             drivers=make_drivers(config.engines.llama_server),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),
             session=session,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from llmgw_agent.shard.context import Context
+from llmgw_agent.shard.state import StateDir
 from llmgw_base.etcd.api import Store
 from llmgw_base.etcd.errors import StoreError, StoreUnsuitableError
 from llmgw_proto import SCHEMA_VERSION, keyspace
@@ -27,6 +28,20 @@ def objection(cluster: ClusterRecord | None, known_id: str | None, cluster_file:
     if cluster.schema_version > SCHEMA_VERSION:
         return f"the store has layout {cluster.schema_version}, this agent reads {SCHEMA_VERSION}; update the agent"
     return None
+
+
+async def objection_now(state: StateDir, store: Store) -> str | None:
+    """Why the store as it is now must not be written to; None if it may be.
+
+    Raises:
+        StoreError: it does not answer.
+    """
+    found = await store.get(keyspace.CLUSTER)
+    try:
+        cluster = ClusterRecord.decode(found.value, keyspace.CLUSTER) if found is not None else None
+    except BadRecordError as error:
+        return str(error)
+    return objection(cluster, state.cluster_id(), state.cluster_file)
 
 
 async def find_cluster(context: Context, store: Store) -> ClusterRecord:

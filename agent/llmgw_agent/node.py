@@ -25,23 +25,15 @@ class NodePublisher:
         self._context, self._grpc_address, self._devices = context, grpc_address, devices
         self._started_at = context.clock.wall()
 
-    def publish_alive(self) -> None:
-        node = self._context.node
-        record = AliveRecord(
-            node=node, version=__version__, started_at=self._started_at, pid=os.getpid(), grpc_address=self._grpc_address
-        )
-        self._context.publisher.put(keyspace.alive(node), record.encode(), leased=True)
-
-    async def publish_inventory(self) -> None:
-        context = self._context
-        record = await asyncio.to_thread(read_inventory, context.config, context.drivers, await self._devices())
-        context.publisher.put(keyspace.inventory(context.node), record.encode())
-
-    async def keep_inventory(self) -> None:
-        """For ever: an engine that is installed later, or a GPU that is lost, shows within a minute."""
+    async def introduce(self) -> None:
+        """Tells what the node is, then that it is alive, then for ever what has changed: an engine that is installed later,
+        or a GPU that is lost, shows within a minute.
+        """
+        await self._publish_inventory()
+        self._publish_alive()
         while True:
             await self._context.clock.sleep(INVENTORY_EVERY)
-            await self.publish_inventory()
+            await self._publish_inventory()
 
     async def keep_status(self) -> None:
         """For ever."""
@@ -55,3 +47,15 @@ class NodePublisher:
 
     def _publish_status(self, record: NodeStatusRecord) -> None:
         self._context.publisher.put(keyspace.node_status(self._context.node), record.encode())
+
+    def _publish_alive(self) -> None:
+        node = self._context.node
+        record = AliveRecord(
+            node=node, version=__version__, started_at=self._started_at, pid=os.getpid(), grpc_address=self._grpc_address
+        )
+        self._context.publisher.put(keyspace.alive(node), record.encode(), leased=True)
+
+    async def _publish_inventory(self) -> None:
+        context = self._context
+        record = await asyncio.to_thread(read_inventory, context.config, context.drivers, await self._devices())
+        context.publisher.put(keyspace.inventory(context.node), record.encode())

@@ -10,15 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import KeyValue, Lease, Store
 from llmgw_base.etcd.errors import LeaseLostError, StoreError
 
+Objection = Callable[[], Awaitable[str | None]]
 RESYNC_SECONDS = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 2.0
 logger = logging.getLogger(__name__)
+
+
+class NotOursError(StoreError):
+    """The store is not the agent's. Reaction: write nothing, ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +36,15 @@ class Wanted:
 
 
 class Publisher:
-    def __init__(self, store: Store, clock: Clock, prefixes: list[str], ttl: float, *, resync: float = RESYNC_SECONDS) -> None:
-        """``prefixes``: where every key is this agent's and no one else's."""
+    def __init__(self, store: Store, clock: Clock, prefixes: list[str], ttl: float, objection: Objection) -> None:
+        """
+        Args:
+            prefixes: where every key is this agent's and no one else's.
+            ttl: of the lease, in seconds.
+            objection: asked before each registration: why nothing may be written to this store, or None.
+        """
         self._store, self._clock = store, clock
-        self._prefixes, self._ttl, self._resync = prefixes, ttl, resync
+        self._prefixes, self._ttl, self._objection = prefixes, ttl, objection
         self._wanted: dict[str, Wanted] = {}
         self._dirty: dict[str, None] = {}
         self._lease: Lease | None = None
@@ -84,7 +95,7 @@ class Publisher:
                 await self._flush(lease)
                 if self._clock.monotonic() >= self._next_look:
                     await self._look_over(lease)
-                    self._next_look = self._clock.monotonic() + self._resync
+                    self._next_look = self._clock.monotonic() + RESYNC_SECONDS
             except LeaseLostError:
                 self._drop_lease("the store no longer knows it")
                 continue
@@ -124,6 +135,10 @@ class Publisher:
         if self._lease is not None and self._lease.lost:
             self._drop_lease("not kept alive in time")
         if self._lease is None:
+            # Another store knows nothing of the lease, so it shows here when this one is no longer the agent's own.
+            problem = await self._objection()
+            if problem is not None:
+                raise NotOursError(problem)
             self._lease = await self._store.grant(self._ttl)
             for key, wanted in self._wanted.items():
                 if wanted.leased:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def _before(folder: Path, current: bytes, lines: int) -> bytes:
     return last_lines(data, lines)
 
 
-async def tail(folder: Path, lines: int, *, follow: bool, clock: Clock) -> AsyncIterator[bytes]:
+async def tail(folder: Path, lines: int, *, follow: bool, clock: Clock) -> AsyncGenerator[bytes, None]:
     """Chunks of whole lines as they stand in the log, oldest first; with ``follow`` for ever, over rotations.
 
     ``lines``: how many from the end to begin with, over all parts; 0 begins at the start of the current part.
