@@ -82,7 +82,11 @@ class RawClient:
         if receive_buffer is not None:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.sock.settimeout(limit)
-        self.sock.connect((host, port))
+        try:
+            self.sock.connect((host, port))
+        except OSError:
+            self.sock.close()
+            raise
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
 
@@ -107,7 +111,7 @@ class RawClient:
         """Sends; False when the peer closed its side before all was sent, which it may."""
         try:
             self.sock.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             return False
         return True
 
@@ -262,9 +266,12 @@ def ask_chat(port: int, model: str = "m", *, key: str | None = None, **fields: A
 
 
 def metric(port: int, name: str, **labels: str) -> float:
-    """The sum of all samples of a metric whose labels match; 0 when there is none."""
+    """The sum of all samples of a metric whose labels match; 0 when there is none. The metric itself must exist."""
     total = 0.0
-    for line in ask(port, "GET", "/metrics").body.decode().splitlines():
+    text = ask(port, "GET", "/metrics").body.decode()
+    families = (name, name.removesuffix("_total"), name.removesuffix("_count"))
+    assert any(f"# TYPE {family} " in text for family in families), f"no metric {name}"
+    for line in text.splitlines():
         if line.startswith("#") or not line:
             continue
         series, _, value = line.rpartition(" ")

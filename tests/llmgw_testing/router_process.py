@@ -102,7 +102,7 @@ class RouterProcess:
         if self.process.poll() is not None or time.monotonic() > end:
             code = self.process.poll()
             self._kill_group()
-            raise AssertionError(f"{what} (exit code {code}) from {' '.join(self.argv)}:\n{self.log()}")
+            raise AssertionError(f"{what} (exit code {code}) from {' '.join(self.argv)}:\n{self.tail()}")
         time.sleep(0.02)
 
     def _health(self) -> int:
@@ -119,15 +119,16 @@ class RouterProcess:
                 self.process.send_signal(signal.SIGTERM)
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the router did not end within {STOP_SECONDS} s of SIGTERM:\n{self.log()}") from None
+            raise AssertionError(f"the router did not end within {STOP_SECONDS} s of SIGTERM:\n{self.tail()}") from None
         finally:
             left = self.wait_group_gone()
             self._kill_group()
-            log = self.log()
+            log, tail = self.log(), self.tail()
             self._folder.cleanup()
         if not self._killed:
-            assert code in self.exit_codes, f"the router ended with {code}:\n{log}"
-            assert "Traceback (most recent call last)" not in log, log
+            assert code in self.exit_codes, f"the router ended with {code}:\n{tail}"
+            trace = log.find("Traceback (most recent call last)")
+            assert trace < 0, log[max(0, trace - 300) : trace + 3000]
         assert not left, f"left running after the router's end: {left}"
 
     def kill(self) -> None:
@@ -141,7 +142,7 @@ class RouterProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            print(f"--- router log\n{self.log()[-6000:]}", file=sys.stderr)
+            print(f"--- router log\n{self.tail()}", file=sys.stderr)
         self.stop()
 
     # What a test sees
@@ -157,6 +158,11 @@ class RouterProcess:
 
     def log(self) -> str:
         return self._stderr.read_text(errors="replace") if self._stderr.exists() else ""
+
+    def tail(self) -> str:
+        """The end of the log, without the answers to probes."""
+        lines = [line for line in self.log().splitlines() if '"/health"' not in line]
+        return "\n".join(lines[-30:])[-5000:]
 
     def processes(self) -> list[psutil.Process]:
         """The main process and all below it."""
