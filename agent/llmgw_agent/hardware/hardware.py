@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from llmgw_agent.hardware import conditions, islands, nvlink_fabric, nvlink_lanes, port_conditions, rails
 from llmgw_agent.hardware.conditions import NODE, Findings
 from llmgw_agent.hardware.gpu_class import gpu_class
+from llmgw_agent.hardware.health import Report
 from llmgw_agent.hardware.host_probe import HostFacts
 from llmgw_agent.hardware.interfaces import Interfaces, nccl_env, tell_apart
 from llmgw_agent.hardware.numa import cpu_list, cpus, node_of
@@ -49,6 +51,7 @@ class Hardware:
         self.nvml = nvml
         self.host = host
         self._findings = Findings()
+        self._bad_ports: frozenset[str] = frozenset()
         self._remember(previous)
         self._find_lost()
         if trouble is not None:
@@ -76,6 +79,19 @@ class Hardware:
     def notes(self) -> list[str]:
         """What is worth knowing and no problem."""
         return self._findings.notes
+
+    def with_health(self, report: Report) -> Hardware:
+        """The same hardware with what live health found: more problems, GPUs quarantined, ports no longer used."""
+        other = copy.copy(self)
+        for name in ("gpus", "gpu_at"):
+            other.__dict__.pop(name, None)
+        quarantine = dict(self._findings.quarantine)
+        for index, gpu in self.nvml.gpus.items():
+            if gpu.uuid is not None and gpu.uuid in report.quarantine:
+                quarantine.setdefault(index, report.quarantine[gpu.uuid])
+        other._findings = Findings([*self._findings.problems, *report.problems], list(self._findings.notes), quarantine)
+        other._bad_ports = frozenset(report.quarantine)
+        return other
 
     # --- GPUs ---
 
@@ -216,7 +232,8 @@ class Hardware:
     def nccl_env(self, peer: str | None = None) -> dict[str, str]:
         """The environment for engines; ``peer`` is an address given to :func:`detect.detect`, whose route then decides."""
         route = self.host.routes.get(peer) if self.host is not None and peer is not None else None
-        return nccl_env(self.rails.rails, route[0] if route else self.interfaces.management, self.mixed_gpus)
+        rails = [port for port in self.rails.rails if port.name not in self._bad_ports]
+        return nccl_env(rails, route[0] if route else self.interfaces.management, self.mixed_gpus)
 
     def _judge_host(self, host: HostFacts) -> None:
         working = self.nvml.system is not None and not self.nvml.system.error

@@ -16,7 +16,7 @@ _decoder = msgspec.json.Decoder(Line)
 async def look(deadline: float, module: str = PROBE) -> NvmlFacts:
     """All GPUs, within ``deadline`` seconds.
 
-    When one GPU's step says nothing for half of the deadline, the probe is started again without that GPU, so that the
+    When a step of one GPU takes more than half of the deadline, the probe is started again without that GPU, so that the
     others still count. ``hung`` has the steps that hung, ``crashed`` the last words of a probe that died.
     """
     facts = NvmlFacts()
@@ -34,7 +34,9 @@ async def _run(facts: NvmlFacts, module: str, args: list[str], end: float, stall
     helper = await Helper.start(module, args)
     try:
         while not facts.finished():
-            line = await helper.line(max(0.0, min(stall, end - loop.time())))
+            left = max(0.0, end - loop.time())
+            # Without a GPU to leave out there is nothing to start again for.
+            line = await helper.line(min(stall, left) if facts.at_gpu() else left)
             facts.take(_decoder.decode(line))
     except HelperStalledError:
         facts.hung.append(facts.last or At(step="start"))

@@ -28,6 +28,7 @@ class Code(StrEnum):
     RETIRED_PAGES_PENDING = "retired-pages-pending"
     ECC_UNCORRECTED = "ecc-uncorrected"
     XID = "xid"
+    FOREIGN_PROCESS = "foreign-process"
     RECOVERY_ACTION = "recovery-action"
     THERMAL = "thermal-throttle"
     POWER_BRAKE = "power-brake"

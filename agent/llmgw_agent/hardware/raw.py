@@ -163,6 +163,72 @@ class End(msgspec.Struct, tag_field="kind", tag="end"):
 Line = At | System | Gpu | Links | Pairs | End
 
 
+class GpuSample(Live, kw_only=True):
+    """One GPU in one sample. ``links`` and ``processes`` come every few samples only, None in between."""
+
+    index: int
+    uuid: str
+    error: int = 0
+    power_limit: int | None = None
+    reset_required: bool = False
+    links: list[Link] | None = None
+    nvlink_bytes: list[int | None] | None = None
+    processes: list[Process] | None = None
+    pcie_replays: int | None = None
+
+
+class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
+    """All GPUs at one moment; ``error`` is NVML's code when it cannot be initialised."""
+
+    error: int = 0
+    gpus: list[GpuSample] = []
+
+
+class PortSample(msgspec.Struct):
+    hca: str
+    port: int
+    state: str
+    phys_state: str
+    link_layer: str = "InfiniBand"
+    rate: float | None = None
+    counters: dict[str, int] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{self.hca}:{self.port}"
+
+
+class Ports(msgspec.Struct, tag_field="kind", tag="ports"):
+    ports: list[PortSample]
+
+
+class Event(msgspec.Struct, tag_field="kind", tag="event"):
+    """``type`` is NVML's bit: 8 for an XID, whose number is ``data``; 2 for a double-bit ECC error."""
+
+    uuid: str
+    type: int
+    data: int
+
+
+class Stuck(msgspec.Struct, tag_field="kind", tag="stuck"):
+    """The helper's own watchdog: the GPU thread has been in one GPU's calls for too long, or the port thread in sysfs."""
+
+    index: int | None = None
+    uuid: str | None = None
+    ports: bool = False
+
+
+class PowerAnswer(msgspec.Struct, tag_field="kind", tag="power"):
+    """``error`` is NVML's code, 0 when the limit (mW) is set."""
+
+    uuid: str
+    limit: int
+    error: int = 0
+
+
+TelemetryLine = Sample | Ports | Event | Stuck | PowerAnswer
+
+
 class NvmlFacts(msgspec.Struct):
     """All that one or more runs of the probe found."""
 
@@ -182,6 +248,10 @@ class NvmlFacts(msgspec.Struct):
     def begin(self) -> None:
         """A new run of the probe starts."""
         self.last = None
+
+    def at_gpu(self) -> bool:
+        """Whether the probe is at a step of one GPU now."""
+        return self.last is not None and self.last.index is not None
 
     def take(self, line: Line) -> None:
         match line:

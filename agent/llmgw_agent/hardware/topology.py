@@ -10,6 +10,7 @@ import msgspec
 from llmgw_agent.hardware.nvlink_fabric import STATES
 from llmgw_agent.hardware.nvlink_lanes import active
 from llmgw_agent.hardware.pci import DISTANCES, distance
+from llmgw_agent.hardware.processes import name_of
 from llmgw_agent.hardware.throttle import throttle_words
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _gpu_live(gpu: GpuView) -> Json:
         "throttle": throttle_words(raw.throttle),
         "ecc_errors": {"corrected": raw.ecc_corrected, "uncorrected": raw.ecc_uncorrected},
         "pcie_now": {"generation": raw.pcie_gen, "speed": gpu.pci.speed if gpu.pci else None},
-        "processes": [{"pid": each.pid, "memory_bytes": each.memory} for each in raw.processes],
+        "processes": [{"pid": each.pid, "name": name_of(each.pid), "memory_bytes": each.memory} for each in raw.processes],
     }
 
 

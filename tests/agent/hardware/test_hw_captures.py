@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmgw_agent.hardware.conditions import Findings, judge
-from llmgw_agent.hardware.detect import Hardware, detect
+from llmgw_agent.hardware.detect import Hardware
 from llmgw_agent.hardware.interfaces import nccl_env
 from llmgw_agent.hardware.nvlink_fabric import mask_conditions
 from llmgw_agent.hardware.raw import NvmlFacts, System
 from llmgw_agent.hardware.rdma import Port
+from llmgw_testing import hardware_look
 from llmgw_testing import nvml_profiles as machine
 from llmgw_testing.nvml_fake import FakeNvml
 from llmgw_testing.sysfs_trees import CX6_VF_ID, SysfsTree
@@ -36,7 +36,7 @@ class Stage:
 
     def look(self, profile: str) -> Hardware:
         FakeNvml(self._monkeypatch, self._folder, profile)
-        return asyncio.run(detect(self.tree.root))
+        return hardware_look.look(self.tree.root)
 
     def slot(self, domain: int, name: str | None, address: str | None, node: int, cpus: str = "") -> None:
         """A PCIe switch with a GPU, an adapter, or both."""

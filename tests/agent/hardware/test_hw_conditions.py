@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from llmgw_agent.hardware.conditions import Findings, judge, memory_conditions
-from llmgw_agent.hardware.detect import Hardware, detect
+from llmgw_agent.hardware.detect import Hardware
 from llmgw_agent.hardware.nvlink_fabric import mask_conditions
 from llmgw_agent.hardware.raw import NvmlFacts, System
 from llmgw_agent.hardware.topology import as_json
+from llmgw_testing import hardware_look
 from llmgw_testing import nvml_profiles as machine
 from llmgw_testing.nvml_fake import FakeNvml
 from llmgw_testing.sysfs_trees import SysfsTree
@@ -19,8 +19,7 @@ from llmgw_testing.sysfs_trees import SysfsTree
 
 def look(monkeypatch: pytest.MonkeyPatch, folder: Path, profile: str, previous: Hardware | None = None) -> Hardware:
     FakeNvml(monkeypatch, folder, profile)
-    SysfsTree(folder / "sys")
-    return asyncio.run(detect(folder / "sys", previous=previous))
+    return hardware_look.look(None, previous=previous)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_mismatch_names_the_loaded_module(monkeypatch: pytest.MonkeyPatch, tmp_p
     FakeNvml(monkeypatch, tmp_path, machine.failing(18))
     SysfsTree(tmp_path / "sys").write("module/nvidia", version="570.124.04")
 
-    (problem,) = asyncio.run(detect(tmp_path / "sys")).problems
+    (problem,) = hardware_look.look(tmp_path / "sys").problems
 
     assert problem.code == "driver-mismatch"
     assert "570.124.04" in problem.text
@@ -95,7 +94,7 @@ def test_lost_gpu_is_found_on_the_bus(monkeypatch: pytest.MonkeyPatch, tmp_path:
         tree.gpu(f"pci0000:{index:02x}/0000:{index:02x}:01.0/0000:{bus}:00.0")
     FakeNvml(monkeypatch, tmp_path, machine.lost(3))
 
-    hardware = asyncio.run(detect(tmp_path / "sys"))
+    hardware = hardware_look.look(tmp_path / "sys")
 
     assert [(problem.code, problem.subject) for problem in hardware.problems] == [("gpu-lost", "0000:20:00.0")]
 
@@ -110,7 +109,7 @@ def test_gpu_that_the_driver_dropped_at_start_is_found_on_the_bus(monkeypatch: p
     tree.link(f"{passed_on}/driver", "bus/pci/drivers/vfio-pci")
     FakeNvml(monkeypatch, tmp_path, machine.rtx3090_pair())
 
-    hardware = asyncio.run(detect(tmp_path / "sys"))
+    hardware = hardware_look.look(tmp_path / "sys")
 
     assert [(problem.code, problem.subject) for problem in hardware.problems] == [("gpu-fell-off-bus", "0000:31:00.0")]
 
@@ -156,7 +155,7 @@ def test_full_facts_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert gpu["compute_capability"] == "9.0"
     assert gpu["mig"] is None
     assert gpu["power"] == {"limit": 700.0, "default": 700.0, "min": 200.0, "max": 700.0}
-    assert gpu["processes"] == [{"pid": 4242, "memory_bytes": 1 << 30}, {"pid": 4343, "memory_bytes": None}]
+    assert [(each["pid"], each["memory_bytes"]) for each in gpu["processes"]] == [(4242, 1 << 30), (4343, None)]
     assert gpu["remapped_rows"] == {"corrected": 1, "uncorrected": 0, "pending": 0, "failed": 0}
     assert gpu["throttle"] == ["thermal (software)", "thermal (hardware)"]
     assert gpu["utilization"] == 97

@@ -17,7 +17,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "hardware"
 
 
 def as_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
-    assert detect_main(["-o", "json", *argv]) == 0
+    assert detect_main(["-o", "json", "--timeout", "60", *argv]) == 0
     facts: dict[str, Any] = json.loads(capsys.readouterr().out)
     return facts
 
@@ -84,7 +84,7 @@ def test_table_shows_problems_first(
     FakeNvml(monkeypatch, tmp_path, machine.dgx1_v100() + "gpu6.lost = 1\n")
     SysfsTree(tmp_path / "sys").hca("mlx5_0", "pci0000:15/0000:15:01.0/0000:16:00.0")
 
-    assert detect_main(["--sysfs-root", str(tmp_path / "sys"), "--path", str(tmp_path)]) == 0
+    assert detect_main(["--timeout", "60", "--sysfs-root", str(tmp_path / "sys"), "--path", str(tmp_path)]) == 0
 
     shown = capsys.readouterr().out
     assert shown.startswith("PROBLEM")
@@ -98,7 +98,7 @@ def test_table_shows_problems_first(
 def test_host_without_gpu_is_calm(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     SysfsTree(tmp_path / "sys")
 
-    assert detect_main(["--sysfs-root", str(tmp_path / "sys")]) == 0
+    assert detect_main(["--timeout", "60", "--sysfs-root", str(tmp_path / "sys")]) == 0
 
     shown = capsys.readouterr().out
     assert "no GPUs" in shown

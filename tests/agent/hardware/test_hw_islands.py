@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from llmgw_agent.hardware.detect import Hardware, detect
+from llmgw_agent.hardware.detect import Hardware
+from llmgw_testing import hardware_look
 from llmgw_testing import nvml_profiles as machine
 from llmgw_testing.nvml_fake import FakeNvml
-from llmgw_testing.sysfs_trees import SysfsTree
 
 
 def look(monkeypatch: pytest.MonkeyPatch, folder: Path, profile: str) -> Hardware:
     FakeNvml(monkeypatch, folder, profile)
-    SysfsTree(folder / "sys")
-    return asyncio.run(detect(folder / "sys"))
+    return hardware_look.look(None)
 
 
 ALL = tuple(range(8))
