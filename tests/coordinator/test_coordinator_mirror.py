@@ -153,6 +153,9 @@ def test_absence_counts_from_when_it_was_seen_and_not_while_nobody_could_see() -
     assert absence.update(["a", "b"], set(), 0, now=150.0) == {"a": 20.0, "b": 0.0}
     assert absence.update(["a", "b"], set(), 1, now=500.0) == {"a": 0.0, "b": 0.0}
     assert absence.update(["b"], set(), 1, now=510.0) == {"b": 10.0}
+    assert absence.witnessed == {"a", "b"}
+    absence.update(["b", "c"], set(), 1, now=520.0)
+    assert "c" not in absence.witnessed
 
 
 def test_who_waits_for_a_write_reads_it_and_who_waits_in_vain_does_not_hang() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmgw_coordinator.planner import Assigned, Create, Delete, Move, Update
@@ -172,6 +174,25 @@ def test_the_brake(total: int, lost: list[float], moves: bool) -> None:
     if not moves:
         assert f"{len(lost)} of {total} nodes vanished" in outcome.problems[0]
         assert "brake_share: 1" in outcome.problems[0]
+
+
+def test_nodes_scrapped_long_ago_do_not_hold_the_brake() -> None:
+    """A coordinator that has just started cannot tell when they vanished; without replicas they do not matter."""
+    live = [node(f"n{index}") for index in range(4)]
+    simulation = Simulation.of([model("m", 3)], live)
+    simulation.settle()
+    for index in range(6):
+        simulation.nodes[f"old{index}"] = replace(node(f"old{index}"), gone_for=100.0, witnessed=False)
+    simulation.lose("n0", seconds=100)
+    outcome = simulation.step()
+    assert outcome.problems == []
+    assert simulation.places("m") == ["n1", "n2", "n3"]
+    # With replicas they count: they may have been there a moment ago.
+    simulation.nodes["n1"] = replace(simulation.nodes["n1"], gone_for=100.0, witnessed=False)
+    simulation.nodes["n2"] = replace(simulation.nodes["n2"], gone_for=100.0, witnessed=False)
+    outcome = simulation.step()
+    assert outcome.decisions == []
+    assert "3 of 4 nodes vanished" in outcome.problems[0]
 
 
 def test_under_the_brake_what_the_operator_wishes_is_still_done() -> None:

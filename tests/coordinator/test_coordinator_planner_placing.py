@@ -68,7 +68,7 @@ def test_a_wished_replica_is_placed_with_all_that_the_agent_needs() -> None:
 )
 def test_where_replicas_go(spec: ModelSpec, nodes: list[Node], places: list[str]) -> None:
     simulation = Simulation.of([spec], nodes)
-    simulation.settle()
+    simulation.step()
     assert simulation.places(spec.name) == places
 
 

@@ -60,7 +60,7 @@ def node(
         engines=[EngineInfo(name=each, version="1") for each in engines],
         labels=labels or {},
     )
-    return Node(name, inventory, gone_for, closed)
+    return Node(name, inventory, gone_for, closed=closed)
 
 
 def profile(engine: str = "llamacpp", **fields: Any) -> Profile:

@@ -83,7 +83,9 @@ class Election:
             async with asyncio.timeout(STEP_DOWN_LIMIT):
                 await self._store.delete(self._key)
         except (StoreError, TimeoutError) as error:
-            logger.warning("could not step down, the lease will expire", extra={"fields": {"cause": str(error)}})
+            logger.warning(
+                "could not step down, the lease will expire", extra={"fields": {"cause": str(error) or "no answer in time"}}
+            )
         else:
             logger.info("stepped down", extra={"fields": {"led": led}})
 

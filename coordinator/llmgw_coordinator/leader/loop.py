@@ -123,7 +123,7 @@ class Reconciler:
             (self._settings.grace - gone for gone in self.gone_for.values() if gone < self._settings.grace), default=PERIOD
         )
         began = self._clock.monotonic()
-        outcome = self._planner(world_of(view, self.gone_for, self._settings))
+        outcome = self._planner(world_of(view, self.gone_for, self._absence.witnessed, self._settings))
         self._planning = self._clock.monotonic() - began
         self._observe_seconds(self._planning)
         for name, error in outcome.failures.items():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from llmgw_coordinator.planner import Assigned, Node, Settings, World
 from llmgw_coordinator.state.view import View
 
 
-def world_of(view: View, gone_for: Mapping[str, float], settings: Settings) -> World:
-    """``gone_for``: seconds of absence of the nodes that are away."""
+def world_of(view: View, gone_for: Mapping[str, float], witnessed: Container[str], settings: Settings) -> World:
+    """
+    Args:
+        gone_for: seconds of absence of the nodes that are away.
+        witnessed: nodes that this coordinator has seen alive.
+    """
     return World(
         models={name: stored.record for name, stored in view.models.items()},
         nodes={
@@ -17,6 +21,7 @@ def world_of(view: View, gone_for: Mapping[str, float], settings: Settings) -> W
                 name,
                 view.inventories[name].record if name in view.inventories else None,
                 gone_for.get(name),
+                name in witnessed,
                 view.unread_nodes.get(name),
             )
             for name in view.nodes

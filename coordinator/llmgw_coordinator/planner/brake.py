@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from llmgw_coordinator.planner.data import Node, Settings
 
 
-def vanished_together(nodes: Iterable[Node], settings: Settings) -> list[str]:
+def countable(nodes: Iterable[Node], used: Collection[str]) -> list[Node]:
+    """Nodes that say something about the present: not those that were gone already when this coordinator started and have no
+    replicas to lose. They may have been scrapped long ago. ``used``: nodes with replicas.
+    """
+    return [node for node in nodes if node.alive or node.witnessed or node.name in used]
+
+
+def vanished_together(known: Collection[Node], settings: Settings) -> list[str]:
     """Nodes that vanished within one grace window and are still away, if they are too many to be believed; else nothing."""
-    known = list(nodes)
     limit = max(settings.brake_min, math.floor(settings.brake_share * len(known)) + 1)
     gone = sorted((node.gone_for, node.name) for node in known if node.gone_for is not None)
     best: list[str] = []

@@ -30,6 +30,8 @@ class Node:
     inventory: InventoryRecord | None
     gone_for: float | None = None
     """Seconds since the agent was last seen alive, by the planning coordinator's own clock; None while it is alive."""
+    witnessed: bool = True
+    """Whether the planning coordinator ever saw it alive. If not, nobody knows when it vanished."""
     closed: str | None = None
     """Why nothing new may be placed there although it is alive: one of its records cannot be read."""
 

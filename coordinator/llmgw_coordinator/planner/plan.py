@@ -20,9 +20,10 @@ def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
     ``failures`` and nothing is decided for it; the others are planned all the same.
     """
     outcome = Plan()
-    vanished = brake.vanished_together(world.nodes.values(), world.settings)
+    countable = brake.countable(world.nodes.values(), {each.node for each in world.assignments})
+    vanished = brake.vanished_together(countable, world.settings)
     if vanished:
-        outcome.problems.append(brake.explain(vanished, len(world.nodes), world.settings))
+        outcome.problems.append(brake.explain(vanished, len(countable), world.settings))
     estimates = _estimates(world)
     rooms = Rooms(build_rooms(world.nodes, world.assignments, world.shards, estimates, world.settings))
     shards = {(shard.node, shard.shard): shard for shard in world.shards}

@@ -14,6 +14,8 @@ class Absence:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._resyncs = 0
+        self.witnessed: set[str] = set()
+        """Nodes that were alive at some update."""
 
     def update(self, known: Iterable[str], alive: Set[str], resyncs: int, now: float) -> dict[str, float]:
         """Seconds of absence by node, for those that are away.
@@ -24,5 +26,6 @@ class Absence:
         if resyncs != self._resyncs:
             self._resyncs = resyncs
             self._since.clear()
+        self.witnessed |= alive
         self._since = {name: self._since.get(name, now) for name in known if name not in alive}
         return {name: now - since for name, since in self._since.items()}
