@@ -43,7 +43,7 @@ def plan(uuid: str, limits: PowerLimits, watts: float | None) -> int:
     """
     if limits.least is None or limits.most is None:
         raise PowerCapUnsupportedError(
-            raise PowerCapUnsupportedError(f"{uuid}: the default power limit is not known, so nothing can be restored")
+            f"{uuid}: the driver offers no power limit for this GPU; guests, laptops and modules that share one have none"
         )
     if watts is None:
         if limits.default is None:
