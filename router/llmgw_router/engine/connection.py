@@ -163,7 +163,12 @@ class EngineConnection(asyncio.Protocol):
             owner.engine_data(self, data[upgrade.args[0] :], False)
             return
         except httptools.HttpParserError as error:
-            self._bad(owner, str(error))
+            if self.head_done and self.pieces:
+                # What came before the fault was good.
+                pieces, self.pieces = self.pieces, []
+                owner.engine_data(self, b"".join(pieces), False)
+            if self.owner is owner:
+                self._bad(owner, str(error))
             return
         if not self.head_done:
             self.fed += len(data)

@@ -33,7 +33,7 @@ def is_client_fault(event: bytes) -> bool:
 
 
 class EventStream:
-    __slots__ = ("_held", "_held_size", "_tail", "_withhold", "ends_clean", "events", "usage")
+    __slots__ = ("_given", "_held", "_held_size", "_tail", "_withhold", "ends_clean", "events", "usage")
 
     def __init__(self, usage: Usage, *, withhold: bool) -> None:
         self.usage = usage
@@ -45,10 +45,12 @@ class EventStream:
         self._held: list[bytes] = []
         self._held_size = 0
         self._tail = b""
+        self._given = 0
+        """Of what is held, these first bytes are passed on already."""
 
     @property
     def holding(self) -> bool:
-        return self._held_size > 0
+        return self._held_size > self._given
 
     def feed(self, data: bytes) -> bytes:
         """Takes bytes as they come and returns those to pass on now, perhaps none."""
@@ -59,31 +61,44 @@ class EventStream:
             if cut == 0:
                 return self._hold(data)
             out, rest = data[:cut], data[cut:]
+            given = 0
         else:
             # Only what is new can hold an event's end; three bytes before it may belong to that end.
             cut = _cut(self._tail + data) - len(self._tail)
             if cut <= 0:
                 return self._hold(data)
             out, rest = b"".join([*self._held, data[:cut]]), data[cut:]
-            self._held, self._held_size, self._tail = [], 0, b""
-        if rest:
-            self._hold(rest)
-        return self._pass(out)
+            given = self._given
+            self._let_go()
+        passed = self._pass(out)
+        if given:
+            passed = passed[given:]
+        return passed + self._hold(rest) if rest else passed
+
+    def hurry(self) -> bytes:
+        """Gives out what has been held for too long already, without forgetting it. Not for a stream that withholds."""
+        out = b"".join(self._held)[self._given :]
+        self._given = self._held_size
+        self.ends_clean = not self._given
+        return out
 
     def flush(self) -> bytes:
-        """Gives out what is held, whole or not: at the end of the answer, or when it has been held for too long."""
-        out = b"".join(self._held)
-        self._held, self._held_size, self._tail = [], 0, b""
+        """Gives out what is held, whole or not, at the end of the answer."""
+        out, given = b"".join(self._held), self._given
+        self._let_go()
         if not out:
             return b""
         self.ends_clean = False
-        return self._look(out) if b'"usage"' in out else out
+        return (self._look(out) if b'"usage"' in out else out)[given:]
 
     def _hold(self, data: bytes) -> bytes:
         self._held.append(data)
         self._held_size += len(data)
         self._tail = (self._tail + data)[-3:]
         return self.flush() if self._held_size > HOLD_LIMIT else b""
+
+    def _let_go(self) -> None:
+        self._held, self._held_size, self._tail, self._given = [], 0, b"", 0
 
     def _pass(self, out: bytes) -> bytes:
         self.ends_clean = True

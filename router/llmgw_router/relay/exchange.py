@@ -492,10 +492,9 @@ class Exchange:
             self._settle(error.status, error.code)
             client.abort()
             return
-        rest = stream.flush()
-        if rest:
-            rest += b"\n\n"
-        tail = rest + api_errors.event(failure, self._route.family, client.request_id.decode())
+        tail = api_errors.event(failure, self._route.family, client.request_id.decode())
+        if not stream.ends_clean:
+            tail = b"\n\n" + tail
         self._settle(error.status, error.code)
         client.keep_alive = False
         client.write(chunk(tail) + LAST_CHUNK if client.http11 else tail)
@@ -556,7 +555,7 @@ class Exchange:
         elif now - self._sent_at > limits.total:
             self._attempt_failed(StalledError(f"engine {replica.id} was not done after {limits.total:g} s"))
         elif self._stream is not None and self._stream.holding and not self._withhold and now - self._last_data > _HOLD_SECONDS:
-            self._pass(connection, self._stream.flush(), False, now)
+            self._pass(connection, self._stream.hurry(), False, now)
 
     def cut(self) -> None:
         """The router stops and will wait no longer."""
