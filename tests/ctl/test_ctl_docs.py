@@ -30,7 +30,7 @@ def documented() -> dict[str, set[str]]:
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[str, set[str]]:
     group = group or typer.main.get_command(build())
-    found = {}
+    found: dict[str, set[str]] = {}
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             found |= commands(command, (*path, name))

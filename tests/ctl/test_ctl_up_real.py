@@ -161,8 +161,8 @@ def test_a_day_in_the_life(home: Path) -> None:
 
         os.kill(up.child("agent"), signal.SIGKILL)
         os.kill(up.child("router"), signal.SIGKILL)
-        for name in ("agent", "router"):
-            wait_until(lambda name=name: f"{name} is back" in up.err(), within=60, what=f"{name} to be back", every=0.1)
+        wait_until(lambda: "agent is back" in up.err(), within=60, what="the agent to be back", every=0.1)
+        wait_until(lambda: "router is back" in up.err(), within=60, what="the router to be back", every=0.1)
         assert up.chat("echo").startswith("w0 w1")
         adopted = up.ask_ctl("replica", "list")[0]
         assert (adopted["id"], adopted["pid"]) == (engine["id"], engine["pid"])

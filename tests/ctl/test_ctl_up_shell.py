@@ -17,14 +17,16 @@ import pytest
 
 from llmgw_base.clock import SystemClock
 from llmgw_base.net import Listen
+from llmgw_ctl.api import ModelView
 from llmgw_ctl.errors import BadInputError, StackError
 from llmgw_ctl.running import start_time
 from llmgw_ctl.up import etcd, lock, ports, remembered
 from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.machine import State
+from llmgw_ctl.up.models import as_scaled
 from llmgw_ctl.up.plan import ChildPlan
 from llmgw_ctl.up.process import Reaper, become_subreaper
-from llmgw_ctl.up.sample import sample_weights, wanted_specs
+from llmgw_ctl.up.sample import sample_weights, sample_wish, wanted_specs
 from llmgw_ctl.up.worker import Worker
 from llmgw_testing.wait import eventually, wait_until
 
@@ -171,6 +173,19 @@ def test_the_sample_is_found_in_its_package() -> None:
     weights = sample_weights()
     assert weights.suffix == ".gguf"
     assert wanted_specs(True, [], Path("/"))[0]["source"] == str(weights)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (8, "4"), (64, "8")])
+def test_the_sample_leaves_cores_for_others(cores: int, threads: str) -> None:
+    assert sample_wish(cores).args == ("--threads", threads, "--threads-batch", threads)
+
+
+def test_a_start_keeps_the_number_of_replicas_that_a_model_was_scaled_to() -> None:
+    spec = {"name": "m", "replicas": {"min": 1}}
+    assert as_scaled(spec, None) == spec
+    assert as_scaled(spec, ModelView(spec={"replicas": {"min": 3, "max": None}}))["replicas"] == {"min": 3, "max": None}
+    assert as_scaled(spec, ModelView(spec={"replicas": {"min": 0}})) == spec
+    assert as_scaled(spec, ModelView(spec=None)) == spec
 
 
 def test_a_missing_sample_names_the_pip_command() -> None:

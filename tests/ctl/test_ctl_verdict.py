@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,8 +11,8 @@ from llmgw_ctl.watch.verdict import FAILED_SETTLE, MAX_RESTARTS, MOVING, STALE_S
 
 
 def replica(state: str = "Ready", **more: Any) -> ReplicaView:
-    base = {"id": "m-1", "model": "m", "node": "n1", "state": state, "reason": "", "restarts": 0, "generation": 1}
-    return ReplicaView(**(base | more))  # type: ignore[typeddict-item]  # made from parts
+    base = ReplicaView(id="m-1", model="m", node="n1", state=state, reason="", restarts=0, generation=1)
+    return cast(ReplicaView, {**base, **more})
 
 
 def view(state: str, ready: int = 0, wanted: int = 1, reason: str = "", replicas: list[ReplicaView] | None = None) -> ModelView:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmgw_base.clock import Clock
+from llmgw_ctl.api import ModelView
 from llmgw_ctl.client import AdminClient
 from llmgw_ctl.errors import CtlError, StackError, UnfulfilledError
 from llmgw_ctl.up.board import Board, ModelSteps
@@ -16,6 +17,12 @@ from llmgw_ctl.watch.wait import wait_for
 
 ROUTED_SECONDS = 15.0
 SETTLE_SECONDS = 10.0
+
+
+def as_scaled(spec: dict[str, Any], earlier: ModelView | None) -> dict[str, Any]:
+    """The spec with the number of replicas that the model of an earlier start was scaled to, unless that is none."""
+    replicas = ((earlier or {}).get("spec") or {}).get("replicas") or {}
+    return spec | {"replicas": replicas} if replicas.get("min") else spec
 
 
 class Models:
@@ -33,15 +40,16 @@ class Models:
         Raises:
             CtlError: a model is refused; or one does not come up, if ``strict``. Otherwise that is told and the stack goes on.
         """
+        known = {view.get("name", ""): view for view in await self._client.models()}
         generations = {}
         for spec in specs:
             name = str(spec["name"])
             self._board.begin(name, "applying")
-            generations[name] = generation_of((await self._client.apply(spec))[0])
+            applied, _ = await self._client.apply(as_scaled(spec, known.get(name)))
+            generations[name] = generation_of(applied)
         names = list(generations)
         if not (strict and names):
-            earlier = [view.get("name", "") for view in await self._client.models() if view.get("wanted", 0) > 0]
-            names += [name for name in sorted(earlier) if name not in generations]
+            names += sorted(name for name, view in known.items() if view.get("wanted", 0) > 0 and name not in generations)
         for name in names:
             self._board.begin(name, "starting")
         served = await all_of(*(self._up(name, generations.get(name, 0), timeout, strict) for name in names))

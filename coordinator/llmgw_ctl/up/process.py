@@ -21,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper(wanted: bool = True) -> bool:
-    """Whether the kernel agreed; without it orphans go to init, and nothing else changes. ``wanted`` False gives it up again."""
+    """Whether the kernel agreed; without it orphans go to init, and nothing else changes. ``wanted`` False undoes it."""
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) == 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,18 @@ def sample_weights(package: str = SAMPLE_PACKAGE) -> Path:
     raise BadInputError(f"the package {package.replace('_', '-')} holds no .gguf file", f"install it again: {_INSTALL}")
 
 
+def sample_wish(cores: int) -> ServeWish:
+    """The sample with threads for half of the cores.
+
+    llama.cpp's threads wait for each other spinning: with one on every core, whatever else runs brings it to a crawl.
+    """
+    threads = str(max(1, min(cores // 2, 8)))
+    return ServeWish(SAMPLE_MODEL, str(sample_weights()), args=("--threads", threads, "--threads-batch", threads))
+
+
 def wanted_specs(sample: bool, serve: list[str], folder: Path) -> list[dict[str, Any]]:
     """Raises BadInputError when a model cannot be served, before anything starts."""
-    specs = [spec_of(ServeWish(SAMPLE_MODEL, str(sample_weights())), folder)] if sample else []
+    specs = [spec_of(sample_wish(len(os.sched_getaffinity(0))), folder)] if sample else []
     for text in serve:
         name, separator, source = text.partition("=")
         if not separator or not name or not source:
