@@ -20,6 +20,7 @@ SHARDS = PREFIX + "shards/"
 ENDPOINTS = PREFIX + "endpoints/"
 ROUTERS = PREFIX + "routers/"
 DEMAND = PREFIX + "demand/"
+FABRIC = PREFIX + "fabric/"
 
 
 def part(name: str) -> str:
@@ -83,6 +84,11 @@ def router(router_id: str) -> str:
 
 def demand(model_name: str) -> str:
     return DEMAND + part(model_name)
+
+
+def fabric(subnet: str) -> str:
+    """The map of one InfiniBand subnet."""
+    return FABRIC + part(subnet)
 
 
 def split(key: str, under: str) -> tuple[str, ...]:
