@@ -22,7 +22,7 @@ def weights() -> Path:
 
 def ask(client: openai.OpenAI) -> str:
     answer = client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=24, temperature=0
+        model=MODEL, messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=8, temperature=0
     )
     return answer.choices[0].message.content or ""
 
@@ -34,7 +34,7 @@ def test_served_asked_scaled_killed_and_removed(tmp_path: Path) -> None:
         router = stack.router()
         client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
 
-        stack.ctl("model", "serve", MODEL, str(weights()), "--arg", "--ctx-size=2048", "--memory", "1GiB")
+        stack.ctl("model", "serve", MODEL, str(weights()), "--arg", "--ctx-size=2048", "--arg", "--threads=1", "--memory", "1GiB")
         (first,) = stack.ready(MODEL, 1)
         assert [each.id for each in client.models.list()] == [MODEL]
         assert client.models.retrieve(MODEL).id == MODEL
@@ -44,7 +44,7 @@ def test_served_asked_scaled_killed_and_removed(tmp_path: Path) -> None:
         stream = client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
-            max_tokens=24,
+            max_tokens=8,
             temperature=0,
             stream=True,
             stream_options={"include_usage": True},
