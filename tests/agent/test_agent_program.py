@@ -209,7 +209,7 @@ def test_a_real_llama_cpp_serves_chat_and_embeddings_behind_its_key(tmp_path: Pa
                 epoch=1,
                 engine="llamacpp",
                 source=f"file://{weights()}",
-                args=["-c", "2048", "-np", "2", "--embeddings", "--pooling", "mean"],
+                args=["-c", "2048", "-np", "2", "-t", "1", "--embeddings", "--pooling", "mean"],
             )
             await agent.wish(wish)
             await agent.start()
