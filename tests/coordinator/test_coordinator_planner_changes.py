@@ -76,6 +76,21 @@ def test_a_replica_that_its_agent_gave_up_on_tries_each_other_node_once(state: S
     assert "it cannot go elsewhere: no node of the right kind is left to try (a, b, c)" in outcome.reasons["m"]
 
 
+def test_a_node_where_a_sibling_failed_is_the_last_choice_for_a_new_replica() -> None:
+    simulation = Simulation.of([model("m", 1, profile(gpus=1))], [node("a", gpus=2), node("b", gpus=1)])
+    simulation.settle()
+    assert simulation.places("m") == ["b"]
+    simulation.report("m-00001", ShardState.REJECTED)
+    simulation.settle()
+    assert simulation.places("m") == ["a"]
+    simulation.scale("m", 2)
+    simulation.settle()
+    assert simulation.places("m") == ["a", "a"], "not on b, where it failed, though that spreads better"
+    simulation.scale("m", 3)
+    simulation.step()
+    assert simulation.places("m") == ["a", "a", "b"], "for want of any other"
+
+
 def test_a_failed_replica_with_an_attempt_ahead_stays() -> None:
     simulation = Simulation.of([model("m", 1)], THREE)
     simulation.settle()
@@ -176,6 +191,14 @@ def test_the_brake(total: int, lost: list[float], moves: bool) -> None:
         assert "brake_share: 1" in outcome.problems[0]
 
 
+def test_under_the_brake_no_older_spec_is_replaced() -> None:
+    simulation = Simulation.of([model("m", 4)], [node("a"), node("b"), node("c"), node("d")])
+    simulation.settle()
+    simulation.lose("a", "b")
+    simulation.change("m", source="/new.gguf")
+    assert simulation.step().decisions == []
+
+
 def test_nodes_scrapped_long_ago_do_not_hold_the_brake() -> None:
     """A coordinator that has just started cannot tell when they vanished; without replicas they do not matter."""
     live = [node(f"n{index}") for index in range(4)]
@@ -221,6 +244,7 @@ def test_with_room_the_new_replica_comes_first_and_the_old_one_goes_once_it_is_r
     outcome = simulation.step()
     assert [type(each) for each in outcome.decisions] == [Delete], "no third one at once: the GPUs are taken"
     assert len(simulation.of_model("m")) == 2
+    assert simulation.step().decisions == [], "the place that the stopping one leaves is waited for"
     simulation.agents()
     simulation.settle()
     assert [each.record.source for each in simulation.of_model("m")] == ["/new.gguf"] * 2

@@ -32,6 +32,9 @@ def test_a_wished_replica_is_placed_with_all_that_the_agent_needs() -> None:
         pytest.param(model("m", 3), [node("a"), node("b"), node("c")], ["a", "b", "c"], id="spread over nodes"),
         pytest.param(model("m", 3), [node("a"), node("b")], ["a", "a", "b"], id="more replicas than nodes"),
         pytest.param(
+            model("m", 2, profile(gpus=1)), [node("a", gpus=4), node("b", gpus=8)], ["a", "b"], id="spread before best fit"
+        ),
+        pytest.param(
             model("m", 1, profile(gpus=1)),
             [node("a", gpus=8), node("b", gpus=2)],
             ["b"],
