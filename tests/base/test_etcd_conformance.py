@@ -17,7 +17,6 @@ from llmgw_testing.etcd_server import SERIES, EtcdServer
 from llmgw_testing.follower import Follower
 from llmgw_testing.memstore import MemoryStore
 from llmgw_testing.scenario import run_clean
-from llmgw_testing.wait import eventually
 
 _numbers = itertools.count()
 Open = Callable[[], Store]
@@ -164,23 +163,6 @@ def test_lease_binds_keys_and_is_kept_alive(backend: Backend) -> None:
     run_clean(main())
 
 
-def test_abandoned_lease_runs_out(backend: Backend) -> None:
-    async def main() -> None:
-        async with backend.store() as store:
-            key = backend.prefix + "alive"
-            lease = await store.grant(1)
-            await store.put(key, b"x", lease=lease.id)
-            await lease.abandon()
-            assert await store.get(key) is not None
-
-            async def gone() -> bool:
-                return await store.get(key) is None
-
-            await eventually(gone, within=15, what="the lease to run out", every=0.1)
-
-    run_clean(main())
-
-
 def test_closing_the_store_abandons_its_leases(backend: Backend) -> None:
     async def main() -> None:
         async with backend.store() as store:
@@ -234,7 +216,7 @@ def test_watch_of_an_empty_prefix(backend: Backend) -> None:
     run_clean(main())
 
 
-def test_watch_sees_a_lease_run_out(backend: Backend) -> None:
+def test_an_abandoned_lease_runs_out_and_watches_see_it(backend: Backend) -> None:
     async def main() -> None:
         async with backend.store() as store, Follower(store.watch(backend.prefix)) as follower:
             key = backend.prefix + "a"

@@ -59,7 +59,7 @@ async def _expected(store: Store, prefix: str) -> dict[str, bytes]:
     return {item.key: item.value for item in (await store.range(prefix)).items}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_steps)
 def test_the_twin(steps: Sequence[Write | Do]) -> None:
     async def main() -> None:
@@ -96,7 +96,7 @@ def test_the_real_client() -> None:
     with EtcdServer("3.5") as server:
         numbers = iter(range(1_000_000))
 
-        @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(_steps)
         def check(steps: Sequence[Write | Do]) -> None:
             run_clean(_real(server, f"/p{next(numbers)}/", steps))

@@ -60,14 +60,16 @@ def test_a_renewed_certificate_is_taken_up(tmp_path: Path) -> None:
             server.start()
             store = await EtcdStore.connect(EtcdSection(endpoints=[server.endpoint], tls=client_tls), clock=CLOCK)
             async with Follower(store.watch("/a/")) as follower:
-                await follower.synced()
+                await store.put("/a/1", b"x")
+                await follower.until(lambda: follower.state, what="the put")
                 server.kill()
                 renewed = new.issue("renewed")
                 for name in ("ca", "cert", "key"):
                     getattr(client_tls, name).write_bytes(getattr(renewed, name).read_bytes())
                 server._tls = new.issue("etcd-new")
                 server.start()
-                await follower.synced(2)
+                await store.put("/a/2", b"x")
+                await follower.until(lambda: len(follower.state) == 2, what="the put under the new certificate")
             await store.close()
         finally:
             server.close()

@@ -214,6 +214,7 @@ class EtcdServer:
             peer = f"http://127.0.0.1:{self._cluster[self._name]}"
             members = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in self._cluster.items())
             yield from ("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members)
+            yield from ("--heartbeat-interval=50", "--election-timeout=500")
         if self._tls is not None:
             yield from ("--cert-file", str(self._tls.cert), "--key-file", str(self._tls.key))
             yield from ("--trusted-ca-file", str(self._tls.ca), "--client-cert-auth")

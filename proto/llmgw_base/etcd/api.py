@@ -152,7 +152,7 @@ class Store(Protocol):
         ...
 
     async def delete(self, key: str) -> bool:
-        """Returns whether the key existed."""
+        """Returns whether the key existed. Retried when unanswered; then True may mean that it had been deleted already."""
         ...
 
     async def txn(self, compares: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> bool:
@@ -160,11 +160,16 @@ class Store(Protocol):
 
         Raises:
             OutcomeUnknownError: the answer was lost; read what is there before writing again.
+            StoreUnavailableError: (itself, not its child) no member could be reached; surely nothing was done.
         """
         ...
 
     async def grant(self, ttl: float) -> Lease:
-        """Raises StoreUnavailableError when no member answers."""
+        """A lease of ``ttl`` seconds, rounded up to whole ones; the server may make it longer.
+
+        Raises:
+            StoreUnavailableError: no member answers.
+        """
         ...
 
     def watch(self, prefix: str) -> AsyncGenerator[Change, None]:
@@ -172,7 +177,9 @@ class Store(Protocol):
 
         Never ends and never raises for a fault of the store: it yields :class:`Stale` or :class:`Frozen`, goes on trying
         (another member, with backoff), lists again after any break or compaction and yields only what differs by value.
-        Once the store is back, the watch is right again within 2 s. Close it with ``aclose()``.
+        Once the store is back, the watch is right again within 2 s. Close it with ``aclose()``; closing the store ends it.
+
+        A key that is written again with the value it has is no change, so read it before you compare on mod_revision.
         """
         ...
 

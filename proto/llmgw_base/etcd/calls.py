@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +28,8 @@ PATIENCE = 3.0
 RETRY_CAP = 0.5
 #: A fresh token may be unknown for a moment to a member that lags behind.
 TOKEN_TRIES = 3
+#: Calls under way at once; more wait for their turn before their time begins to run, so that a burst is slow and not lost.
+IN_FLIGHT = 100
 
 Send = Callable[[Link, Metadata], Awaitable[R]]
 
@@ -48,14 +52,16 @@ class Caller:
         self._clock = clock
         self._current = 0
         self._answered_last = True
+        self._turns = asyncio.Semaphore(IN_FLIGHT)
         self.closed = False
 
-    async def call(self, what: str, send: Send[R], *, once: bool = False) -> Answer[R]:
+    async def call(self, what: str, send: Send[R], *, once: bool = False, urgent: bool = False) -> Answer[R]:
         """
         Args:
             what: for messages, such as "put /a/b".
             send: makes the call on a link; awaited with a timeout of its own.
             once: never sent again if it may have been done.
+            urgent: does not wait for its turn.
 
         Raises:
             OutcomeUnknownError: ``once``, and the answer was lost.
@@ -71,7 +77,7 @@ class Caller:
                 raise StoreUnavailableError(f"etcd: {what}: the store was closed by this program")
             member = self._members[self._current]
             try:
-                value = await self._try(member, send)
+                value = await self._try(member, send, urgent)
             except UnreachableError as failure:
                 failures[member.endpoint] = str(failure)
             except CallFailedError as failure:
@@ -130,8 +136,12 @@ class Caller:
         for member in self._members:
             await member.close()
 
-    async def _try(self, member: Member, send: Send[R]) -> R:
-        link = await member.dial()
+    async def _try(self, member: Member, send: Send[R], urgent: bool) -> R:
+        async with contextlib.nullcontext() if urgent else self._turns:
+            link = await member.dial()
+            return await self._send(member, link, send)
+
+    async def _send(self, member: Member, link: Link, send: Send[R]) -> R:
         sent = self._clock.monotonic()
         token: str | None = None
         try:

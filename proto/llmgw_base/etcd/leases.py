@@ -62,7 +62,7 @@ class Leases:
             assert isinstance(response, pb.LeaseKeepAliveResponse)
             return response.TTL
 
-        if (await self._caller.call(f"keep lease {lease_id:x} alive", send)).value <= 0:
+        if (await self._caller.call(f"keep lease {lease_id:x} alive", send, urgent=True)).value <= 0:
             raise LeaseLostError(f"etcd does not know lease {lease_id:x} (any more): it expired or was revoked")
 
     async def _revoke(self, lease_id: int) -> None:

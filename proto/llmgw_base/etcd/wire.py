@@ -139,7 +139,7 @@ async def answer(call: Callable[[], Awaitable[R]]) -> R:
     try:
         return await call()
     except aio.AioRpcError as error:
-        text = str(error.details() or error.code().name).rpartition("last error: ")[2]
+        text = str(error.details() or error.code().name).rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
         raise CallFailedError(judge(error.code(), text), text) from None
     except aio.UsageError as error:  # the channel was closed before the call began
         raise CallFailedError(Verdict(Reaction.NOT_DONE), str(error)) from None
