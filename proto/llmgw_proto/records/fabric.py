@@ -23,7 +23,17 @@ class FabricNode(Record):
     ports: int = 0
     image: str = Field(default="", description="system image GUID, the same for all functions of one card")
     port_guids: dict[int, str] = Field(default={}, description="hosts: port → port GUID, which agents know as theirs")
-    down: list[int] = Field(default=[], description="switches: ports without a link that had one in the map before")
+
+
+class FabricMissing(Record):
+    """A link that an earlier map had and this one has not, while the nodes at both ends are there."""
+
+    a: str = Field(description="node GUID")
+    a_port: int
+    b: str
+    b_port: int
+    speed: str = ""
+    since: float = Field(description="Unix time of the first map without it")
 
 
 class FabricErrors(Record):
@@ -54,6 +64,7 @@ class FabricMapRecord(Record):
     sm_lid: int | None = None
     nodes: list[FabricNode] = []
     links: list[FabricLink] = []
+    missing: list[FabricMissing] = []
     errors: list[FabricErrors] = []
     partial: bool = Field(default=False, description="part of the fabric did not answer")
     problems: list[str] = []
