@@ -20,6 +20,7 @@ from llmgw_proto import keyspace
 from llmgw_proto.records import EndpointRecord, ModelSpec, RouterLoad, RouterRecord, ShardState
 from llmgw_testing.clock import settle
 from llmgw_testing.coordinators import TOKEN, Admin, Answer, Cluster, Coordinator, admin_of
+from llmgw_testing.wait import eventually
 from llmgw_testing.worlds import model
 
 SPEC: dict[str, Any] = {"source": "/w.gguf", "profiles": [{"engine": "llamacpp"}], "replicas": {"min": 2}}
@@ -239,6 +240,30 @@ def test_writes_are_audited_and_reads_are_not(caplog: pytest.LogCaptureFixture) 
     ]
     assert {each["client"] for each in lines} == {"127.0.0.1"}
     assert (lines[0]["model"], lines[0]["generation"], lines[0]["replicas"], lines[0]["changed"]) == ("org/m", 1, 2, True)
+
+
+def test_a_write_whose_client_leaves_is_audited_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="llmgw_coordinator.audit")
+
+    async def test() -> None:
+        async with serving() as (_, coordinator, admin):
+            asked, never = asyncio.Event(), asyncio.Event()
+
+            async def hanging(*args: Any, **kwargs: Any) -> bool:
+                asked.set()
+                return await never.wait()
+
+            coordinator.store.txn = hanging  # type: ignore[method-assign]  # a fault
+            asking = asyncio.create_task(admin.ask("PUT", f"{MODELS}/m", SPEC))
+            await asked.wait()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await eventually(lambda: "may have been made" in str(outcomes()), within=10, what="the audit line")
+
+    def outcomes() -> list[object]:
+        return [getattr(each, "fields", {}).get("outcome") for each in caplog.records]
+
+    asyncio.run(test())
 
 
 def test_while_etcd_is_away_reads_come_from_memory_and_writes_are_refused() -> None:

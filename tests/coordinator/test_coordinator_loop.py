@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from llmgw_base.etcd.api import DeleteOp, PutOp
+from llmgw_base.etcd.api import DeleteOp, PutOp, Stale, Synced
 from llmgw_base.etcd.errors import StoreUnavailableError
 from llmgw_coordinator.planner import Plan, World, plan
 from llmgw_proto import SCHEMA_VERSION, keyspace
@@ -226,6 +226,32 @@ def test_a_frozen_store_gets_no_decision() -> None:
             await cluster.live(3 * TTL)
             assert leader.mirror.frozen
             assert (await cluster.hand.range(keyspace.ASSIGNMENTS)).items == ()
+
+    asyncio.run(body())
+
+
+def test_with_a_part_of_the_view_out_of_date_nothing_is_decided_and_absences_start_anew() -> None:
+    async def body() -> None:
+        cluster = Cluster()
+        for index in range(3):
+            await cluster.add_node(f"n{index}", gpus=1)
+        await cluster.apply(model("m", 1, profile(gpus=1)))
+        async with cluster.coordinator() as leader:
+            await cluster.live()
+            before = await cluster.assigned()
+            (name,) = before
+            await cluster.vanish(name)
+            await cluster.live(50)
+            # From here on nobody can tell whether the node is back.
+            leader.mirror._take(keyspace.NODES, Stale("the watch broke (test)"))
+            await cluster.live(100)
+            assert leader.leads
+            assert await cluster.assigned() == before
+            leader.mirror._take(keyspace.NODES, Synced(1))
+            await cluster.live(50)
+            assert await cluster.assigned() == before
+            await cluster.live(20)
+            assert list(await cluster.assigned()) != list(before)
 
     asyncio.run(body())
 

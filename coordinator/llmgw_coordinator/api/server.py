@@ -32,6 +32,8 @@ from llmgw_coordinator.errors import SpecConflictError
 from llmgw_coordinator.metrics import Metrics
 
 BODY_LIMIT = 2**20
+#: What is logged for a client that did not wait for its answer.
+CLIENT_GONE = 499
 #: Seconds after which a write that etcd does not answer is given up.
 WRITE_LIMIT = 10.0
 #: Seconds that open log streams get when the program stops.
@@ -116,6 +118,10 @@ def make_app(routes: Sequence[Route], guard: Guard, context: Context, requests: 
             response = error.response()
             if request.method not in _READS:
                 audit.record(request, error.status, error.code)
+        except asyncio.CancelledError:
+            if request.method not in _READS:
+                audit.record(request, CLIENT_GONE, "the client left; the write may have been made")
+            raise
         else:
             if request.method not in _READS:
                 audit.record(request, response.status, "done")
@@ -142,13 +148,14 @@ def make_app(routes: Sequence[Route], guard: Guard, context: Context, requests: 
                 500, "internal_error", f"a fault of the coordinator: {type(error).__name__}", "see its log and report it"
             ) from error
 
-    async def mark_stale(request: web.Request, response: web.StreamResponse) -> None:
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Server"] = "llmgw"
         stale = context.mirror.stale_for
         if stale is not None and request.method in _READS and context.mirror.is_synced:
             response.headers["x-llmgw-stale"] = f"{stale:.1f}"
 
     app = web.Application(middlewares=[answer_errors], client_max_size=BODY_LIMIT)
-    app.on_response_prepare.append(mark_stale)
+    app.on_response_prepare.append(add_headers)
     for route in routes:
         app.router.add_route(route.method, route.path, _guarded(route, guard))
     return app
