@@ -46,13 +46,13 @@ class AdminClient:
         return cast(StatusView, await self._json("GET", "status"))
 
     async def nodes(self) -> list[NodeView]:
-        return cast(list[NodeView], (await self._json("GET", "nodes"))["nodes"])
+        return cast(list[NodeView], await self._list("nodes", "nodes"))
 
     async def node(self, name: str) -> NodeView:
         return cast(NodeView, await self._json("GET", f"nodes/{_part(name)}"))
 
     async def models(self) -> list[ModelView]:
-        return cast(list[ModelView], (await self._json("GET", "models"))["models"])
+        return cast(list[ModelView], await self._list("models", "models"))
 
     async def model(self, name: str) -> ModelView:
         return cast(ModelView, await self._json("GET", f"models/{_part(name)}"))
@@ -71,7 +71,7 @@ class AdminClient:
 
     async def replicas(self, model: str | None = None) -> list[ReplicaView]:
         path = "replicas" if model is None else f"replicas?model={quote(model, safe='')}"
-        return cast(list[ReplicaView], (await self._json("GET", path))["replicas"])
+        return cast(list[ReplicaView], await self._list(path, "replicas"))
 
     async def replica(self, replica_id: str) -> ReplicaView:
         return cast(ReplicaView, await self._json("GET", f"replicas/{_part(replica_id)}"))
@@ -90,6 +90,12 @@ class AdminClient:
                     yield chunk
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnreachableError(f"the log stream from {server} broke: {_cause(error)}", "ask again") from error
+
+    async def _list(self, path: str, key: str) -> list[Any]:
+        found = (await self._json("GET", path)).get(key)
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise self._stranger(self._servers[0])
+        return found
 
     async def _json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         return (await self._answer(method, path, body))[1]
@@ -110,10 +116,7 @@ class AdminClient:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise UnreachableError(
-                f"{server} does not answer as a coordinator's admin API",
-                f"check the address ({self.target.server_origin}); the admin API's default port is 7080",
-            )
+            raise self._stranger(server)
         return response.status, answer
 
     async def _connect(
@@ -134,6 +137,12 @@ class AdminClient:
             self._servers.insert(0, server)
             return server, response
         raise self._unreachable(failures)
+
+    def _stranger(self, server: str) -> CtlError:
+        return UnreachableError(
+            f"{server} does not answer as a coordinator's admin API",
+            f"check the address ({self.target.server_origin}); the admin API's default port is 7080",
+        )
 
     def _unreachable(self, failures: list[tuple[str, Exception]]) -> CtlError:
         text = "; ".join(f"{server}: {_cause(error)}" for server, error in failures)

@@ -18,6 +18,14 @@ SECONDS = 1.0
 Candidates = list[tuple[str, str]]
 
 
+def engines(incomplete: str) -> list[str]:
+    from typing import get_args
+
+    from llmgw_proto.records.model import EngineName
+
+    return [name for name in get_args(EngineName) if name.startswith(incomplete)]
+
+
 def models(ctx: typer.Context, incomplete: str) -> Candidates:
     async def ask(client: AdminClient) -> Candidates:
         return [(each.get("name", ""), each.get("state", "")) for each in await client.models()]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from llmgw_ctl.errors import BadInputError
 from llmgw_ctl.running import RunningStack, find_running
@@ -70,14 +71,29 @@ def resolve(server: str | None, token_file: Path | None, environ: Mapping[str, s
 def _urls(text: str, origin: str) -> tuple[str, ...]:
     urls = tuple(each.strip().rstrip("/") for each in text.split(",") if each.strip())
     for url in urls:
-        scheme, separator, host = url.partition("://")
-        if not separator or scheme not in ("http", "https") or not host or "/" in host:
+        if not _is_server(url):
             raise BadInputError(
                 f"{url!r} ({origin}) is not a coordinator's URL", "write for example http://127.0.0.1:7080; several with commas"
             )
     if not urls:
         raise BadInputError(f"{origin} names no URL", "write for example http://127.0.0.1:7080")
     return urls
+
+
+def _is_server(url: str) -> bool:
+    """Scheme, host and perhaps port, nothing else."""
+    try:
+        parts = urlsplit(url)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and url == f"{parts.scheme}://{parts.netloc}"
+            and not set(parts.netloc) & set("@ \\")
+            and url.isprintable()
+        )
+    except ValueError:
+        return False
 
 
 def _token(
@@ -88,7 +104,7 @@ def _token(
     if name := environ.get("LLMGW_TOKEN_FILE"):
         return read_token(Path(name)), f"{name} (LLMGW_TOKEN_FILE)"
     if token := environ.get("LLMGW_TOKEN"):
-        return token.strip(), "LLMGW_TOKEN"
+        return _usable(token.strip(), "LLMGW_TOKEN"), "LLMGW_TOKEN"
     known = settings.token_file or (stack.token_file if stack else None)
     if known is not None:
         return read_token(known), str(known)
@@ -112,8 +128,14 @@ def read_token(path: Path) -> str:
         ) from error
     for line in lines:
         if (text := line.strip()) and not text.startswith("#"):
-            return text
+            return _usable(text, f"token file {path}")
     raise BadInputError(f"token file {path} holds no token", "write the token of the coordinator's token file into it")
+
+
+def _usable(token: str, origin: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise BadInputError(f"{origin} holds no token: blanks or characters that no token has", "copy the file as it is")
+    return token
 
 
 def load_settings(path: Path) -> Settings:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from llmgw_ctl.printable import printable
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -84,7 +86,7 @@ class Grid:
                 column.title, justify=column.align, overflow="fold", no_wrap=not column.fold, min_width=self._least(index)
             )
         for row in self.rows:
-            table.add_row(*(Text(row[index], style=self.styles.get(row[index], "")) for index in shown))
+            table.add_row(*(Text(printable(row[index]), style=self.styles.get(row[index], "")) for index in shown))
         return table
 
     def least_width(self) -> int:
@@ -106,4 +108,4 @@ class Grid:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()), keep="")

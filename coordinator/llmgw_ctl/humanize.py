@@ -47,7 +47,7 @@ def parse_duration(text: str) -> float:
     """Reads ``90``, ``90s``, ``5m``, ``1h30m`` as seconds.
 
     Raises:
-        BadInputError: not a duration, or zero.
+        BadInputError: not a duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None or not any(match.groups()):

@@ -81,6 +81,19 @@ def parse(text: str) -> RunningStack | None:
         return None
 
 
+def announce(stack: RunningStack, environ: Mapping[str, str]) -> Path:
+    """Writes the line that :func:`find_running` reads and returns its file; those of stacks that are gone are removed."""
+    folder = registry(environ)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for file in folder.glob("*.json"):
+        known = parse(file.read_text(errors="replace"))
+        if known is None or start_time(known.pid) != known.started:
+            file.unlink(missing_ok=True)
+    path = folder / f"{stack.pid}.json"
+    path.write_text(stack.to_json() + "\n")
+    return path
+
+
 def find_running(environ: Mapping[str, str]) -> RunningStack | None:
     """The stack that runs; of several, the one in the default state folder, otherwise the one started last."""
     stacks = []

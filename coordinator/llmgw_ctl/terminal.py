@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from llmgw_ctl.errors import CtlError
+from llmgw_ctl.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,11 +29,11 @@ class Terminal:
 
     def line(self, text: str = "", style: str | None = None) -> None:
         """One line of a command's answer, on stdout."""
-        self.out.print(text, style=style, soft_wrap=True)
+        self.out.print(printable(text), style=style, soft_wrap=True)
 
     def note(self, text: str = "", style: str | None = None) -> None:
         """A remark for people, on stderr; on a terminal it is broken between words."""
-        self.err.print(text, style=style, soft_wrap=not self.err.is_terminal)
+        self.err.print(printable(text), style=style, soft_wrap=not self.err.is_terminal)
 
     def warn(self, text: str) -> None:
         self._marked("warning:", "yellow", text)
@@ -64,4 +65,4 @@ class Terminal:
     def _marked(self, mark: str, style: str, text: str) -> None:
         from rich.text import Text
 
-        self.err.print(Text.assemble((mark, style), " ", text), soft_wrap=not self.err.is_terminal)
+        self.err.print(Text.assemble((mark, style), " ", printable(text)), soft_wrap=not self.err.is_terminal)

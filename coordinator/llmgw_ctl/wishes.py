@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -80,4 +81,9 @@ async def remove_model(session: Session, client: AdminClient, name: str, patienc
 async def _wait(
     session: Session, client: AdminClient, judges: Sequence[Judge], patience: Patience
 ) -> dict[str, ModelView | None]:
-    return await wait_for(client, judges, clock=session.clock, display=display_for(session.terminal), timeout=patience.timeout)
+    display = display_for(session.terminal)
+    try:
+        return await wait_for(client, judges, clock=session.clock, display=display, timeout=patience.timeout)
+    except asyncio.CancelledError:
+        session.terminal.note("no longer waiting; the wish stays, and the cluster goes on working on it")
+        raise

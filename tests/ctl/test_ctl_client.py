@@ -133,6 +133,8 @@ def test_a_web_server_that_is_no_coordinator(admin: FakeAdmin) -> None:
     error = failure(target(admin.url))
     assert isinstance(error, UnreachableError)
     assert "does not answer as a coordinator" in error.message
+    admin.answer_all_with(200, b"{}")
+    assert "does not answer as a coordinator" in failure(target(admin.url), lambda client: client.models()).message
     admin.answer_all_with(404, b"<html>not here</html>", "text/html")
     error = failure(target(admin.url))
     assert isinstance(error, NotFoundError)

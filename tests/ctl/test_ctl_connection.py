@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw_ctl import running
 from llmgw_ctl.connection import DEFAULT_SERVER, resolve
 from llmgw_ctl.errors import BadInputError
 from llmgw_ctl.running import RunningStack, default_state_dir, find_running, registry, start_time
@@ -83,7 +84,21 @@ def test_the_stack_in_the_default_folder_comes_first(home: dict[str, str]) -> No
     assert found.state_dir == default_state_dir(home)
 
 
-@pytest.mark.parametrize("server", ["localhost:7080", "ftp://x", "http://", "http://h/admin", " , "])
+@pytest.mark.parametrize(
+    "server",
+    [
+        "localhost:7080",
+        "ftp://x",
+        "http://",
+        "http://h/admin",
+        " , ",
+        "http://h:99999",
+        "http://[::1",
+        "http://a b",
+        "http://u@h",
+        "http://h?x",
+    ],
+)
 def test_what_is_no_url_is_named_with_its_origin(home: dict[str, str], server: str) -> None:
     with pytest.raises(BadInputError) as caught:
         resolve(server, None, home)
@@ -111,3 +126,14 @@ def test_a_token_file_that_is_missing_or_empty_is_named(home: dict[str, str], tm
     (tmp_path / "empty").write_text("\n# nothing\n")
     with pytest.raises(BadInputError, match="empty holds no token"):
         resolve(None, tmp_path / "empty", home)
+    (tmp_path / "page").write_text("<html>not a token</html>")
+    with pytest.raises(BadInputError, match="page holds no token"):
+        resolve(None, tmp_path / "page", home)
+
+
+def test_an_announcement_clears_away_those_of_stacks_that_are_gone(home: dict[str, str]) -> None:
+    announce(home, token_file(home, "up"))
+    (registry(home) / "99.json").write_text("{}")
+    me = RunningStack(UP_URL, Path("/t"), "http://r", Path("/s"), os.getppid(), start_time(os.getppid()) or 1)
+    running.announce(me, home)
+    assert sorted(int(file.stem) for file in registry(home).iterdir()) == sorted([os.getpid(), os.getppid()])

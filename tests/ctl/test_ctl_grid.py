@@ -40,3 +40,29 @@ def test_on_a_terminal_reasons_fold_and_ids_stay_whole(width: int) -> None:
 @given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), min_size=1, max_size=5))
 def test_plain_rows_are_as_many_as_given_whatever_they_hold(rows: list[tuple[str, str]]) -> None:
     assert len(Grid((Column("A"), Column("B")), rows).plain().split("\n")) == len(rows) + 2
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_control_characters_from_elsewhere_do_not_reach_the_terminal(terminal: bool) -> None:
+    grid = Grid((Column("ID"), Column("REASON", fold=True)), [("a", "\x1b[2Jgone \x07\x9b31m")])
+    text = rendered(grid, 80) if terminal else grid.plain()
+    assert not set(text) & {"\x1b", "\x07", "\x9b"}
+    assert "\\x1b[2Jgone" in text
+
+
+def test_a_folded_column_with_nothing_in_it_is_left_out_on_a_terminal_only() -> None:
+    grid = Grid((Column("ID"), Column("N"), Column("REASON", fold=True)), [("a", "-", "-"), ("b", "-", "")])
+    assert "REASON" not in rendered(grid, 80)
+    assert "N" in rendered(grid, 80)
+    assert "REASON" in grid.plain()
+
+
+def test_a_terminal_too_narrow_for_the_table_is_known() -> None:
+    grid = Grid((Column("ID"), Column("REASON", fold=True)), [(LONG_ID, "x" * 100)])
+    assert grid.least_width() == len(LONG_ID) + 2 + 16
+    assert LONG_ID in rendered(grid, grid.least_width())
+
+
+def test_a_column_can_be_left_out() -> None:
+    grid = Grid((Column("A"), Column("B"), Column("C")), [("1", "2", "3")])
+    assert grid.without("B").plain() == "A  C\n1  3\n"

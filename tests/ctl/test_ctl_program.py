@@ -128,6 +128,7 @@ def test_ctrl_c_while_waiting_is_status_130(tmp_path: Path, admin: FakeAdmin) ->
         rest = process.stderr.read()
         assert process.wait(30) == 130
     assert b"Traceback" not in rest
+    assert b"no longer waiting" in rest
 
 
 def test_version_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_names_are_completed_from_the_coordinator(tmp_path: Path, admin: FakeAdm
         ("llmgwctl node show ", ["n1"]),
         ("llmgwctl replica list --model ", ["alpha", "beta"]),
         ("llmgwctl model s", ["serve", "show", "scale"]),
+        ("llmgwctl model serve m --engine ", ["llamacpp", "command"]),
     ]:
         parts = words.split(" ")
         env = environment(tmp_path, admin, _LLMGWCTL_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(parts) - 1))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from llmgw_ctl import completion
 from llmgw_ctl.options import ModelName, NoWait, Output, Server, Settle, Timeout, TokenFile
 
 if TYPE_CHECKING:
@@ -62,7 +63,12 @@ def serve(
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="ENGINE", help="llamacpp or command; command when words stand after --."),
+        typer.Option(
+            "--engine",
+            metavar="ENGINE",
+            help="llamacpp or command; command when words stand after --.",
+            autocompletion=completion.engines,
+        ),
     ] = None,
     replicas: Annotated[int, typer.Option("--replicas", min=0, help="How many copies.")] = 1,
     memory: Annotated[

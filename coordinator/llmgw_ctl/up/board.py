@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from llmgw_base.clock import Clock
 from llmgw_ctl.humanize import duration
+from llmgw_ctl.printable import printable
 from llmgw_ctl.terminal import Terminal
 from llmgw_ctl.watch.verdict import Verdict
 
@@ -86,7 +87,7 @@ class Board:
         table.add_column(overflow="fold")
         now = self._clock.monotonic()
         for name, (text, started) in list(self._open.items()):
-            line = Text.assemble(text, "  ", (duration(now - started), "dim"))
+            line = Text.assemble(printable(text), "  ", (duration(now - started), "dim"))
             table.add_row(Spinner("dots", style="cyan").render(now), Text(name, "bold"), line)
         return table
 

@@ -61,7 +61,7 @@ class Models:
         except CtlError as error:
             self._board.failed(name, "does not come up")
             if strict:
-                raise StackError(error.message, error.remedy) from error
+                raise StackError(error.message, "correct the cause and start again; logs stay in the state folder") from error
             self._board.warn(error.message)
             return False
         self._board.done(name, "ready")

@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 import yaml
 
 from llmgw_base.clock import Clock
 from llmgw_ctl.errors import CtlError, StackError
-from llmgw_ctl.running import RunningStack, registry, start_time
+from llmgw_ctl.running import RunningStack, announce, start_time
 from llmgw_ctl.up.board import Board
 from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.plan import AGENT, COORDINATOR, ETCD, ROUTER, START_STAGES, STOP_ORDER, Choices, local_url, plan
@@ -50,7 +51,8 @@ class Stack:
         self._choices = choices
         self._board = board
         self._clock = clock
-        self._registered = registry(environ) / f"{os.getpid()}.json"
+        self._environ = environ
+        self._announced: Path | None = None
         self._plans = plan(layout, choices)
         probe = {ETCD: probes.etcd, COORDINATOR: probes.coordinator, ROUTER: probes.router, AGENT: probes.agent}
         self._workers = {
@@ -98,7 +100,8 @@ class Stack:
 
     async def stop(self) -> None:
         """Stops what runs in the right order and returns when no process is left."""
-        self._registered.unlink(missing_ok=True)
+        if self._announced is not None:
+            self._announced.unlink(missing_ok=True)
         self._layout.admin.unlink(missing_ok=True)
         self._board.pause()
         for name in STOP_ORDER:
@@ -134,17 +137,16 @@ class Stack:
 
     def _announce(self) -> None:
         pid = os.getpid()
-        text = RunningStack(
+        stack = RunningStack(
             local_url(self._choices.admin),
             self._layout.token,
             local_url(self._choices.router),
             self._layout.root,
             pid,
             start_time(pid) or 0,
-        ).to_json()
-        self._layout.admin.write_text(text + "\n")
-        self._registered.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._registered.write_text(text + "\n")
+        )
+        self._layout.admin.write_text(stack.to_json() + "\n")
+        self._announced = announce(stack, self._environ)
 
 
 def _descendants() -> list[psutil.Process]:

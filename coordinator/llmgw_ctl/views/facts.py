@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmgw_ctl.grid import STATE_STYLES
+from llmgw_ctl.printable import printable
 from llmgw_ctl.terminal import Terminal
 
 
@@ -22,5 +23,5 @@ def print_facts(terminal: Terminal, facts: Sequence[tuple[str, str]]) -> None:
     table.add_column(no_wrap=True, min_width=width + 1)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(Text(f"{name}:", "bold"), Text(value, STATE_STYLES.get(value, "")))
+        table.add_row(Text(f"{name}:", "bold"), Text(printable(value), STATE_STYLES.get(value, "")))
     terminal.out.print(table)

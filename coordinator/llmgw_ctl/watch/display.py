@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from llmgw_ctl.humanize import duration
+from llmgw_ctl.printable import printable
 from llmgw_ctl.terminal import Terminal
 from llmgw_ctl.watch.verdict import Outcome, Verdict
 
@@ -77,7 +78,9 @@ def _table(verdicts: dict[str, Verdict], elapsed: float) -> Table:
         waits = verdict.outcome is Outcome.WAITING
         # A new Spinner starts its dance anew at each update; its phase is taken from the clock instead.
         sign = Spinner("dots", style=style).render(elapsed) if waits else Text(mark, style)
-        table.add_row(sign, Text(name, "bold"), Text(verdict.text), Text(duration(elapsed) if waits else "", "dim"))
+        table.add_row(
+            sign, Text(printable(name), "bold"), Text(printable(verdict.text)), Text(duration(elapsed) if waits else "", "dim")
+        )
     return table
 
 
