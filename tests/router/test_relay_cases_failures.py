@@ -252,6 +252,8 @@ def test_engine_that_closes_after_each_answer_is_no_trouble(trio: Trio) -> None:
 BREAKS: dict[str, Callable[[list[bytes]], Script]] = {
     "reset": lambda writes: reset_after(*writes),
     "closed": lambda writes: raw(*writes, close=True),
+    "garbage": lambda writes: raw(*writes, b"zz\r\nnot a chunk", close=True),
+    "garbage in the same write": lambda writes: raw(b"".join(writes) + b"zz\r\nnot a chunk", close=True),
 }
 
 
