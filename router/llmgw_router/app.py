@@ -255,7 +255,7 @@ class Worker:
         if front.open:
             await self.clock.sleep(min(limits.lame_duck_seconds, limits.seconds))
         server.close()
-        while (core.active or any(each.state.busy for each in front.open)) and self.clock.monotonic() < end:
+        while (core.active or any(each.busy for each in front.open)) and self.clock.monotonic() < end:
             front.close_idle()
             await self.clock.sleep(0.05)
         left = list(core.active)

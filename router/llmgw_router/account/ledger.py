@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from llmgw_router.account.access_log import AccessLog, Entry, timestamp
 from llmgw_router.account.metrics import Metrics
@@ -14,8 +15,7 @@ _PROBES = frozenset({"/health", "/healthz", "/livez", "/readyz", "/metrics"})
 _CODES = {status: str(status) for status in range(100, 600)}
 
 
-@dataclass(slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, gc=False):
     """All that is known about a request that is over."""
 
     status: int

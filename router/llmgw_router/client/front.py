@@ -14,7 +14,7 @@ from llmgw_router.api import models, multipart
 from llmgw_router.api import peek as body_peek
 from llmgw_router.api.cors import ALLOW, Cors
 from llmgw_router.api.routes import HANDED_OVER, LOCAL, MODELS, REALTIME, RELAYED, Family
-from llmgw_router.client.connection import ClientConnection, State, too_large
+from llmgw_router.client.connection import HEAD, ClientConnection, too_large
 from llmgw_router.client.realtime import Realtime
 from llmgw_router.config import RouterConfig
 from llmgw_router.errors import ApiError
@@ -96,7 +96,7 @@ class Front:
 
     def close_idle(self) -> None:
         for connection in list(self.open):
-            if connection.state == State.HEAD and connection.exchange is None:
+            if connection.state == HEAD and connection.exchange is None:
                 connection.transport.close()
 
     # --- memory -------------------------------------------------------------------------------------------------------
@@ -121,37 +121,32 @@ class Front:
 
     def head(self, connection: ClientConnection) -> ApiError | None:
         """The head is in. Returns why the request cannot be served, as far as the head tells."""
-        target = connection.target
-        method = connection.method
-        route = RELAYED.get(target) if method == b"POST" else None
-        query = b""
-        if route is None:
-            path, _, query = target.partition(b"?")
-            connection.target = path
-            route = RELAYED.get(path) or RELAYED.get(path.rstrip(b"/"))
-        connection.route = route
-        if self.keys is not None and method != b"OPTIONS":
-            refusal = self._authenticate(connection)
+        head = connection.head
+        path = head.path
+        route = connection.route = RELAYED.get(path) or RELAYED.get(path.rstrip(b"/"))
+        if self.keys is not None and head.method != b"OPTIONS":
+            refusal = self._authenticate(connection, self.keys)
             if refusal is not None:
                 return refusal
-        if method == b"POST" and route is not None:
-            if connection.length > self.limits.body_bytes:
+        if route is not None and head.method == b"POST":
+            if head.length > self.limits.body_bytes:
                 return too_large(self.limits.body_bytes)
             return None
-        return self._other(connection, query)
+        return self._other(connection)
 
-    def _other(self, connection: ClientConnection, query: bytes) -> ApiError | None:
+    def _other(self, connection: ClientConnection) -> ApiError | None:
         """All that is not a POST to a relayed path."""
-        path, method = connection.target, connection.method
+        head = connection.head
+        path, method = head.path, head.method
         known = connection.route is not None or self._is_local(path)
         realtime = path.rstrip(b"/") == REALTIME.raw_path
         if method == b"OPTIONS" and (known or realtime or path == b"*"):
             return None
         if realtime:
             connection.route = REALTIME
-            if method != b"GET" or connection.upgrade.lower() != b"websocket":
+            if method != b"GET" or head.upgrade.lower() != b"websocket":
                 return ApiError(426, "upgrade_required", "This path speaks websocket; connect with Upgrade: websocket.")
-            return Realtime.open(self._core, connection, query)
+            return Realtime.open(self._core, connection)
         if not known:
             shown = path.decode("latin-1")[:200]
             return ApiError(404, "not_found", f"There is nothing at {shown!r}; the API is under /v1, for example /v1/models.")
@@ -163,65 +158,58 @@ class Front:
     def _is_local(self, path: bytes) -> bool:
         return path in LOCAL or path in HANDED_OVER or path.startswith(MODELS + b"/")
 
-    def _authenticate(self, connection: ClientConnection) -> ApiError | None:
-        assert self.keys is not None
-        target = connection.target
-        if not target.startswith(b"/v1/") and connection.route is None and target != MODELS:
+    @staticmethod
+    def _authenticate(connection: ClientConnection, keys: Keys) -> ApiError | None:
+        head = connection.head
+        if connection.route is None and not head.path.startswith(b"/v1/"):
             return None
-        value = connection.authorization
-        key = value[7:].strip() if value[:7].lower() == b"bearer " else connection.api_key
-        if not key and connection.protocols:
-            key = Realtime.key_of(connection.protocols)
+        value = head.authorization
+        key = value[7:].strip() if value[:7].lower() == b"bearer " else head.api_key
+        if not key and head.protocols:
+            key = Realtime.key_of(head.protocols)
         if not key:
-            return ApiError(401, "missing_api_key", "Send an API key: the header Authorization: Bearer KEY, or x-api-key: KEY.")
-        name = self.keys.name_of(key)
+            message = "Send an API key: the header Authorization: Bearer KEY, or x-api-key: KEY."
+            return ApiError(401, "missing_api_key", message)
+        name = keys.name_of(key)
         if name is None:
-            return ApiError(401, "invalid_api_key", "This API key is not known here; check it, or ask the operator for one.")
+            message = "This API key is not known here; check it, or ask the operator for one."
+            return ApiError(401, "invalid_api_key", message)
         connection.key_name = name
         return None
 
     def request(self, connection: ClientConnection, body: bytes) -> None:
         """The whole request is in; the connection is BUSY until its ``finished`` is called."""
         route = connection.route
-        if route is None or connection.method != b"POST":
+        head = connection.head
+        if route is None or head.method != b"POST":
             self._local(connection)
             return
         try:
             if route.multipart:
-                fields = multipart.peek(body, connection.content_type)
+                fields = multipart.peek(body, head.content_type)
             else:
                 fields = body_peek.peek(body)
                 if not fields.model:
                     raise body_peek.bad("missing_model", "The body names no model; take one from GET /v1/models.", "model")
-            priority = self._priority(connection) if connection.priority else Priority.NORMAL
+            priority = self._priority(connection) if head.priority else Priority.NORMAL
         except ApiError as error:
             connection.error(error, route.family)
             self.settle_local(connection, error.status, error.code)
             connection.finished()
             return
-        lines = connection.forward
-        if connection.content_type:
-            lines.append(b"Content-Type: %b\r\n" % connection.content_type)
-        if connection.accept:
-            lines.append(b"Accept: %b\r\n" % connection.accept)
-        lines.append(b"X-Request-Id: %b\r\n" % connection.request_id)
-        exchange = Exchange(
-            self._core,
-            connection,
-            route,
-            fields,
-            body,
-            b"".join(lines),
-            key=connection.key_name,
-            session=connection.session,
-            priority=priority,
+        lines = head.forward
+        if head.content_type:
+            lines.append(b"Content-Type: %b\r\n" % head.content_type)
+        if head.accept:
+            lines.append(b"Accept: %b\r\n" % head.accept)
+        lines.append(b"X-Request-Id: %b\r\n" % head.request_id)
+        exchange = connection.exchange = Exchange(
+            self._core, connection, route, fields, body, b"".join(lines), connection.key_name, head.session, priority
         )
-        connection.forward = []
-        connection.exchange = exchange
         exchange.start()
 
     def _priority(self, connection: ClientConnection) -> Priority:
-        wanted = BY_NAME.get(connection.priority.lower())
+        wanted = BY_NAME.get(connection.head.priority.lower())
         if wanted is None:
             raise ApiError(400, "bad_priority", "X-LLMGW-Priority is high, normal or low.", param="x-llmgw-priority")
         if self.keys is None:
@@ -230,10 +218,11 @@ class Front:
         return max(wanted, BY_NAME[highest.encode()])
 
     def _local(self, connection: ClientConnection) -> None:
-        path, method = connection.target, connection.method
+        head = connection.head
+        path, method = head.path, head.method
         head_only = method == b"HEAD"
         if method == b"OPTIONS":
-            lines = self.cors.preflight(connection.headers_wanted) if connection.origin else []
+            lines = self.cors.preflight(head.headers_wanted) if head.origin else []
             self._answer(connection, 204, b"", extra=[ALLOW, *lines])
             return
         if path in HANDED_OVER:
@@ -269,7 +258,8 @@ class Front:
 
     def settle_local(self, connection: ClientConnection, status: int, error: str = "") -> None:
         """Accounts for a request that no engine saw."""
-        path = connection.target.partition(b"?")[0]
+        head = connection.head
+        path = head.path or head.target.partition(b"?")[0]
         route = connection.route
         if route is not None:
             label = route.path
@@ -278,11 +268,11 @@ class Front:
         self._core.ledger.settle(
             Settlement(
                 status,
-                connection.method.decode() or "-",
+                head.method.decode() or "-",
                 path.decode("latin-1")[:200],
                 label,
                 connection.peer,
-                connection.request_id.decode(),
+                head.request_id.decode(),
                 self.now() - connection.began,
                 key=connection.key_name,
                 error=error,

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, quote
 
 from llmgw_router.account.ledger import Settlement
 from llmgw_router.api.routes import REALTIME, Family
-from llmgw_router.client.connection import ClientConnection, State
+from llmgw_router.client.connection import TUNNEL, ClientConnection
 from llmgw_router.engine.connection import EngineConnection
 from llmgw_router.errors import ApiError, ConnectError, EngineError, SilentError
 from llmgw_router.policies.base import Hints
@@ -37,9 +37,9 @@ class Realtime:
         self._bytes_out = 0
 
     @classmethod
-    def open(cls, core: Core, client: ClientConnection, query: bytes) -> ApiError | None:
+    def open(cls, core: Core, client: ClientConnection) -> ApiError | None:
         """Starts a tunnel for the client. Returns why that cannot be."""
-        values = parse_qs(query.decode("latin-1"))
+        values = parse_qs(client.head.query.decode("latin-1"))
         name = values.get("model", [""])[0]
         if not name:
             return ApiError(400, "missing_model", "Name the model in the query: /v1/realtime?model=NAME.", param="model")
@@ -50,12 +50,12 @@ class Realtime:
         free = tuple(each for each in group.usable if not each.full)
         if not free:
             return no_replica(name)
-        replica = group.model.policy.choose(free, Hints(session=client.session))
+        replica = group.model.policy.choose(free, Hints(session=client.head.session))
         values["model"] = [replica.spec.served_name or name]
         target = "&".join(f"{quote(key)}={quote(one, safe='/')}" for key, each in values.items() for one in each)
         tunnel = cls(core, client, group.model, replica, cls._handshake(client, replica, target.encode()))
         client.tunnel = tunnel
-        client.state = State.TUNNEL
+        client.state = TUNNEL
         replica.load += 1
         group.model.running += 1
         core.active.add(tunnel)
@@ -73,13 +73,13 @@ class Realtime:
     @staticmethod
     def _handshake(client: ClientConnection, replica: Replica, query: bytes) -> bytes:
         head = replica.head(REALTIME.raw_path)
-        parts = [head.replace(b"POST /v1/realtime ", b"GET /v1/realtime?%b " % query, 1), *client.forward]
+        parts = [head.replace(b"POST /v1/realtime ", b"GET /v1/realtime?%b " % query, 1), *client.head.forward]
         protocols = [
-            each for each in map(bytes.strip, client.protocols.split(b",")) if each and not each.startswith(_KEY_PROTOCOL)
+            each for each in map(bytes.strip, client.head.protocols.split(b",")) if each and not each.startswith(_KEY_PROTOCOL)
         ]
         if protocols:
             parts.append(b"Sec-WebSocket-Protocol: %b\r\n" % b", ".join(protocols))
-        parts.append(b"X-Request-Id: %b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" % client.request_id)
+        parts.append(b"X-Request-Id: %b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" % client.head.request_id)
         return b"".join(parts)
 
     async def _connect(self) -> None:
@@ -109,7 +109,9 @@ class Realtime:
             self._open = True
             self._core.succeeded(self._replica)
             client = self._client
-            self._client.write(b"".join([_SWITCHING, *connection.head, b"X-Request-Id: %b\r\n\r\n" % client.request_id, data]))
+            self._client.write(
+                b"".join([_SWITCHING, *connection.head, b"X-Request-Id: %b\r\n\r\n" % client.head.request_id, data])
+            )
             if self._early:
                 connection.transport.write(self._early)
                 self._early = b""
@@ -200,7 +202,7 @@ class Realtime:
                 REALTIME.path,
                 REALTIME.path,
                 client.peer,
-                client.request_id.decode(),
+                client.head.request_id.decode(),
                 self._core.now() - client.began,
                 self._state,
                 replica.id,

@@ -7,7 +7,7 @@ and not to be right: whatever is not HTTP/1.1 ends the connection.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
@@ -68,10 +68,11 @@ class EngineConnection(asyncio.Protocol):
         """Sent on this connection before the current one."""
         self.closing = False
         self.upgraded = False
+        self.parser: Any = httptools.HttpResponseParser(self)
+        """For all answers; it begins anew after each."""
         self._reset()
 
     def _reset(self) -> None:
-        self.parser = httptools.HttpResponseParser(self)
         self.pieces: list[bytes] = []
         self.head: list[bytes] = []
         """Finished lines of fields that pass to the client."""
@@ -118,6 +119,8 @@ class EngineConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
+        # It refers to this object, and a cycle would outlive its use.
+        self.parser = None
         self.replica.connections.discard(self)
         if self.owner is None:
             if self in self.replica.idle:

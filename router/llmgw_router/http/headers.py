@@ -6,6 +6,7 @@ A field that is not in a table passes unchanged.
 from __future__ import annotations
 
 # What happens to a request field. Small integers, since the parser looks one up for each field of each request.
+PASS = -1
 DROP = 0
 HOST = 1
 LENGTH = 2
@@ -20,7 +21,6 @@ UPGRADE = 10
 TYPE = 11
 SESSION = 12
 PRIORITY = 13
-METHOD_WANTED = 14
 HEADERS_WANTED = 15
 PROTOCOLS = 16
 ACCEPT = 17
@@ -59,11 +59,23 @@ REQUEST: dict[bytes, int] = {name.encode(): DROP for name in _DROPPED} | {
     b"upgrade": UPGRADE,
     b"content-type": TYPE,
     b"x-llmgw-priority": PRIORITY,
-    b"access-control-request-method": METHOD_WANTED,
+    b"access-control-request-method": DROP,
     b"access-control-request-headers": HEADERS_WANTED,
     b"sec-websocket-protocol": PROTOCOLS,
     b"accept": ACCEPT,
 }
+
+KEPT_AS: dict[int, str] = {
+    API_KEY: "api_key",
+    EXPECT: "expect",
+    ORIGIN: "origin",
+    UPGRADE: "upgrade",
+    PRIORITY: "priority",
+    HEADERS_WANTED: "headers_wanted",
+    PROTOCOLS: "protocols",
+    ACCEPT: "accept",
+}
+"""Attributes of a request's head that hold a field's value as it came."""
 
 # What an answer's field is to the router; the rest passes.
 R_DROP = 0

@@ -31,10 +31,10 @@ class Handover:
         protocol = server()
         transport = connection.transport
         head = b"%b %b HTTP/1.1\r\nHost: router\r\nConnection: close\r\nAccept: %b\r\nX-Request-Id: %b\r\n\r\n" % (
-            connection.method,
-            connection.target,
-            connection.accept or b"*/*",
-            connection.request_id,
+            connection.head.method,
+            connection.head.target,
+            connection.head.accept or b"*/*",
+            connection.head.request_id,
         )
         connection.front.left(connection)
         transport.set_protocol(protocol)

@@ -36,6 +36,9 @@ class Hints:
     """The body from where its prompt begins. Only filled in for a policy that ``needs_prompt``."""
 
 
+NO_HINTS = Hints()
+"""For policies that need none."""
+
 C = TypeVar("C", bound=Candidate)
 
 

@@ -16,6 +16,7 @@ READ_LIMIT = 1_048_576
 """Larger events are not searched for usage."""
 
 _END = re.compile(rb"\n\n|\r\n\r\n|\r\r|\n\r\n")
+_NOTHING = re.compile(rb'"usage"\s*:\s*null')
 _FIRST_ERROR = re.compile(
     rb'(?:event: ?error\r?\n)|(?:data: ?\{\s*"(?:error"\s*:\s*\{|type"\s*:\s*"error"|object"\s*:\s*"error"))'
 )
@@ -109,15 +110,22 @@ class EventStream:
         """Reads the usage from the events that tell it, and takes out the one that the client did not ask for."""
         kept: list[bytes] = []
         start = 0
-        while start < len(out):
-            end = _END.search(out, start)
+        """Of what is not in ``kept`` yet."""
+        at = out.find(b'"usage"')
+        while at >= 0:
+            begin = max(start, _cut(out[start:at]) + start)
+            end = _END.search(out, at)
             stop = end.end() if end is not None else len(out)
-            event = out[start:stop]
-            start = stop
-            if b'"usage"' in event and len(event) <= READ_LIMIT and self.usage.read(data_of(event)) and self._withhold:
-                self.events -= 1
-                continue
-            kept.append(event)
+            if _NOTHING.match(out, at) is None and stop - begin <= READ_LIMIT:
+                only = self.usage.read(data_of(out[begin:stop]))
+                if only and self._withhold:
+                    self.events -= 1
+                    kept.append(out[start:begin])
+                    start = stop
+            at = out.find(b'"usage"', stop)
+        if not kept:
+            return out
+        kept.append(out[start:])
         return b"".join(kept)
 
 

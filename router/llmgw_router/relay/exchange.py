@@ -26,7 +26,7 @@ from llmgw_router.engine.connection import EngineConnection
 from llmgw_router.errors import ApiError, BrokenError, ConnectError, EngineError, SilentError, StalledError
 from llmgw_router.http.headers import STATUS_LINES
 from llmgw_router.http.render import LAST_CHUNK, chunk
-from llmgw_router.policies.base import Hints
+from llmgw_router.policies.base import NO_HINTS, Hints
 from llmgw_router.relay import events
 from llmgw_router.relay.core import Core
 from llmgw_router.relay.lookup import find_group, no_replica
@@ -45,42 +45,37 @@ _NO_BODY = frozenset({204, 304})
 
 
 class Exchange:
-    __slots__ = (
-        "_attempts",
-        "_body",
-        "_bytes_out",
-        "_client",
-        "_connecting",
-        "_connection",
-        "_copied",
-        "_copy",
-        "_core",
-        "_fields",
-        "_first_byte",
-        "_forward",
-        "_gaps",
-        "_key",
-        "_last_data",
-        "_paused_at",
-        "_reconnected",
-        "_replica",
-        "_retried",
-        "_route",
-        "_sent_at",
-        "_session",
-        "_settled",
-        "_started",
-        "_state",
-        "_status",
-        "_stream",
-        "_tried",
-        "_usage",
-        "_verdict",
-        "_withhold",
-        "deadline",
-        "left",
-        "priority",
-    )
+    # Attributes that begin with the defaults of the class, so that a new exchange costs little.
+    deadline = 0.0
+    """While waiting: when it gives up."""
+    left = False
+    _state: ModelState | None = None
+    _replica: Replica | None = None
+    """The one that has the request now."""
+    _tried: Replica | None = None
+    """The one that had it before."""
+    _connection: EngineConnection | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _attempts = 0
+    _retried = False
+    _reconnected = False
+    _started = False
+    """The client has got the first byte."""
+    _settled = False
+    _withhold = False
+    _status = 0
+    """Of the engine's answer, once its head is accepted."""
+    _verdict = 0
+    """The status to account for, where it is not the one that the client saw."""
+    _sent_at = 0.0
+    _last_data = 0.0
+    _paused_at = 0.0
+    _first_byte: float | None = None
+    _stream: events.EventStream | None = None
+    _gaps: Series | None = None
+    _copy: list[bytes] | None = None
+    _copied = 0
+    _bytes_out = 0
 
     def __init__(
         self,
@@ -90,7 +85,6 @@ class Exchange:
         fields: peek.Peek,
         body: bytes,
         forward: bytes,
-        *,
         key: str,
         session: bytes,
         priority: Priority,
@@ -101,34 +95,11 @@ class Exchange:
         self._fields = fields
         self._body = body
         self._forward = forward
+        """Finished header lines of the client's that the engine gets."""
         self._key = key
         self._session = session
         self.priority = priority
-        self.deadline = 0.0
-        self.left = False
-        self._withhold = False
-        self._state: ModelState | None = None
-        self._replica: Replica | None = None
-        self._tried: Replica | None = None
-        self._connection: EngineConnection | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._attempts = 0
-        self._retried = False
-        self._reconnected = False
-        self._started = False
-        self._settled = False
-        self._status = 0
-        self._verdict = 0
-        self._sent_at = 0.0
-        self._last_data = 0.0
-        self._paused_at = 0.0
-        self._first_byte: float | None = None
-        self._stream: events.EventStream | None = None
-        self._gaps: Series | None = None
         self._usage = Usage()
-        self._copy: list[bytes] | None = None
-        self._copied = 0
-        self._bytes_out = 0
 
     # --- admission ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +136,7 @@ class Exchange:
         if not candidates:
             return False
         policy = group.model.policy
-        hints = Hints()
+        hints = Hints() if policy.needs_session or policy.needs_prompt else NO_HINTS
         if policy.needs_session:
             hints.session = self._session or (self._fields.user or "").encode()
         if policy.needs_prompt:
@@ -399,7 +370,7 @@ class Exchange:
     def _pass(self, connection: EngineConnection, data: bytes, complete: bool, now: float) -> None:
         """Writes to the client, once: the head if it is due, the data, the end."""
         client = self._client
-        chunked = client.http11 and (connection.length is None or self._stream is not None)
+        chunked = client.head.http11 and (connection.length is None or self._stream is not None)
         if not self._started:
             if not data and not complete:
                 return
@@ -443,7 +414,7 @@ class Exchange:
             parts.append(b"Content-Length: %d\r\n" % whole)
         elif chunked:
             parts.append(b"Transfer-Encoding: chunked\r\n")
-        if not client.http11 and (self._stream is not None or (connection.length is None and whole is None)):
+        if not client.head.http11 and (self._stream is not None or (connection.length is None and whole is None)):
             # HTTP/1.0 knows no chunks; such an answer ends with the connection.
             client.keep_alive = False
         parts.append(client.own_lines())
@@ -492,12 +463,12 @@ class Exchange:
             self._settle(error.status, error.code)
             client.abort()
             return
-        tail = api_errors.event(failure, self._route.family, client.request_id.decode())
+        tail = api_errors.event(failure, self._route.family, client.head.request_id.decode())
         if not stream.ends_clean:
             tail = b"\n\n" + tail
         self._settle(error.status, error.code)
         client.keep_alive = False
-        client.write(chunk(tail) + LAST_CHUNK if client.http11 else tail)
+        client.write(chunk(tail) + LAST_CHUNK if client.head.http11 else tail)
         client.finished()
 
     def _answer_error(self, error: ApiError) -> None:
@@ -594,7 +565,7 @@ class Exchange:
                 self._route.path,
                 self._route.path,
                 client.peer,
-                client.request_id.decode(),
+                client.head.request_id.decode(),
                 core.now() - client.began,
                 state,
                 replica.id if replica is not None else "",

@@ -1,0 +1,128 @@
+"""The head of one request, as the strict parser of httptools tells it, and what this router demands of it beyond that. Pure.
+
+Only fields that the router reads or that engines get are kept; names and values never become a dictionary.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llmgw_router.config import Limits
+from llmgw_router.errors import ApiError
+from llmgw_router.http import headers
+
+_HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]{0,255}")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
+_PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"upgrade", b"keep-alive, upgrade", b"te", b"close, te"})
+_PASS = headers.PASS
+_FIELDS = headers.REQUEST
+
+
+class RequestHead:
+    """Filled by a parser; attributes that no field sets keep the defaults of the class, so a new one costs little."""
+
+    complete = False
+    method = b""
+    target = b""
+    path = b""
+    query = b""
+    http11 = True
+    fields = 0
+    hosts = 0
+    length = 0
+    """Content-Length; 0 without."""
+    chunked = False
+    request_id = b""
+    """The client's, when it is fit to be passed on; else set by the router."""
+    authorization = b""
+    api_key = b""
+    content_type = b""
+    accept = b""
+    origin = b""
+    session = b""
+    upgrade = b""
+    expect = b""
+    priority = b""
+    headers_wanted = b""
+    protocols = b""
+    _connection = b""
+    _coding = b""
+
+    def __init__(self, session_header: bytes) -> None:
+        self._session_header = session_header
+        self.forward: list[bytes] = []
+        """Finished lines for the engine."""
+
+    # --- httptools ----------------------------------------------------------------------------------------------------
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields += 1
+        lower = name.lower()
+        action = _FIELDS.get(lower, _PASS)
+        if action == _PASS:
+            if lower == self._session_header:
+                self.session = value
+            if not lower.startswith(b"x-stainless-"):
+                self.forward.append(b"%b: %b\r\n" % (name, value))
+        elif action == headers.LENGTH:
+            self.length = int(value)
+        elif action == headers.TYPE:
+            self.content_type = value
+        elif action == headers.HOST:
+            self.hosts += 1 if _HOST.fullmatch(value) is not None else 2
+        elif action == headers.BEARER:
+            self.authorization = value
+        elif action:
+            self._rare(action, value)
+
+    def _rare(self, action: int, value: bytes) -> None:
+        if action == headers.CONNECTION:
+            self._connection += b"," + value if self._connection else value
+        elif action == headers.CODING:
+            self._coding += b"," + value if self._coding else value
+        elif action == headers.REQUEST_ID:
+            if _REQUEST_ID.fullmatch(value) is not None:
+                self.request_id = value
+        else:
+            setattr(self, headers.KEPT_AS[action], value)
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+    # --- what the parser lets through and this router does not ----------------------------------------------------------
+
+    def check(self, version: str, limits: Limits) -> ApiError | None:
+        """To be called once, when the head is complete. Returns why it is refused."""
+        self.http11 = version == "1.1"
+        if version not in ("1.1", "1.0"):
+            return ApiError(505, "http_version", "This server speaks HTTP/1.1 and HTTP/1.0.")
+        if self.fields > limits.header_fields:
+            return ApiError(431, "too_many_headers", f"More than {limits.header_fields} header fields; send fewer.")
+        if self.hosts != 1 and (self.http11 or self.hosts > 1):
+            return ApiError(400, "bad_host", "A request has exactly one Host field with a host name in it.")
+        target = self.target
+        if not target.startswith(b"/") and not (target == b"*" and self.method == b"OPTIONS"):
+            return ApiError(400, "bad_target", "The request target must be a path, for example /v1/models.")
+        if b"#" in target:
+            return ApiError(400, "bad_target", "The request target must not have a fragment.")
+        if self._coding:
+            if self._coding.strip().lower() != b"chunked" or not self.http11:
+                return ApiError(400, "bad_transfer_encoding", "The only transfer coding here is chunked, in HTTP/1.1.")
+            self.chunked = True
+        if self.expect and self.expect.lower() != b"100-continue":
+            return ApiError(417, "bad_expectation", "The only expectation known here is 100-continue.")
+        if self._connection and self._connection.lower() not in _PLAIN_CONNECTION:
+            self._drop_hop_by_hop()
+        if b"?" in target:
+            self.path, _, self.query = target.partition(b"?")
+        else:
+            self.path = target
+        return None
+
+    def _drop_hop_by_hop(self) -> None:
+        """Takes out the fields that Connection names."""
+        named = {each.strip().lower() for each in self._connection.split(b",")}
+        self.forward = [line for line in self.forward if line.partition(b":")[0].lower() not in named]
