@@ -16,7 +16,14 @@ def run_clean(main: Coroutine[Any, Any, None]) -> None:
     async def checked() -> None:
         await main
         me = asyncio.current_task()
-        await eventually(lambda: asyncio.all_tasks() == {me}, within=5, what="the end of all tasks")
+        try:
+            await eventually(lambda: asyncio.all_tasks() == {me}, within=5, what="the end of all tasks")
+        except AssertionError as error:
+            for task in asyncio.all_tasks() - {me}:
+                error.add_note(f"left over: {task!r}")
+                for frame in task.get_stack():
+                    error.add_note(f"    {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+            raise
 
     asyncio.run(checked())
 

@@ -32,6 +32,7 @@ class TcpProxy:
         self._requests = asyncio.Event()
         self._answers = asyncio.Event()
         self._refusing = False
+        self._closing = False
         self.delay = 0.0
         self.port = 0
         #: Connections ever accepted.
@@ -47,6 +48,7 @@ class TcpProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._server is not None
+        self._closing = True
         self._server.close()
         self.cut()
         for task in self._connections:
@@ -87,7 +89,7 @@ class TcpProxy:
         self.accepted += 1
         upstream: asyncio.StreamWriter | None = None
         try:
-            if self._refusing:
+            if self._refusing or self._closing:  # a connection may be handed over after the server was closed
                 return
             upstream_reader, upstream = await asyncio.open_connection(*self._target)
             self._writers.add(upstream)
