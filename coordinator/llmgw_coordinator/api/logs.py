@@ -80,10 +80,8 @@ class Logs:
                 LogsRequest(shard=target.shard, tail=tail, follow=follow),
                 metadata=(("authorization", f"Bearer {target.token}"),),
             )
-            try:
-                return await _relay(request, call, target, self._context)
-            finally:
-                call.cancel()
+            # Closing the channel ends the call, also when the client has left and this task is being cancelled.
+            return await _relay(request, call, target, self._context)
 
     def _target(self, replica: str) -> Target:
         view = self._context.facts().view
