@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -15,17 +16,22 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 1 << 20
 _STEP: Final = 4 << 20  # how far the writer gets ahead before the hasher is woken
+_MOST_BLOCKS: Final = 32  # of up to 1 MiB, kept for a hasher that lags a little
 _FLUSH: Final = 256 << 20  # how much is hashed between two flushes to the disk
 
 
 class Follower:
-    """Follows a growing file. The writer calls :meth:`advance`, then :meth:`finish`; hashing never holds it up."""
+    """Follows a growing file. The writer calls :meth:`advance`, then :meth:`finish`; hashing never holds it up.
+
+    Blocks are hashed from memory as long as hashing keeps up; what it has missed (or what was there before) it reads back.
+    """
 
     def __init__(self, descriptor: int, kind: Kind, size: int) -> None:
         self._descriptor = descriptor
         self._hash: HASH = new_hasher(kind, size)
         self._kind: Kind = kind
         self._end = 0
+        self._blocks: deque[tuple[int, bytes]] = deque()  # with where each begins
         self._complete = False
         self._abandoned = False
         self._changed = threading.Condition()
@@ -35,8 +41,10 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="weights-hash")
         self._thread.start()
 
-    def advance(self, end: int) -> None:
-        """The file has grown to ``end`` bytes."""
+    def advance(self, end: int, block: bytes = b"") -> None:
+        """The file has grown to ``end`` bytes, of which ``block`` are the last ones."""
+        if block and len(self._blocks) < _MOST_BLOCKS:
+            self._blocks.append((end - len(block), block))
         before, self._end = self._end, end
         if before // _STEP != end // _STEP:
             with self._changed:
@@ -66,17 +74,30 @@ class Follower:
         try:
             while self._more():
                 while self.hashed < self._end and not self._abandoned:
-                    count = os.preadv(self._descriptor, [buffer[: min(_BLOCK, self._end - self.hashed)]], self.hashed)
-                    if count == 0:
+                    if (piece := self._next(buffer)) is None:
                         self._problem = OSError(errno.EIO, "the file became shorter while it was written")
                         return
-                    self._hash.update(buffer[:count])
-                    self.hashed += count
+                    self._hash.update(piece)
+                    self.hashed += len(piece)
                     if self.hashed - self.flushed >= _FLUSH:
                         os.fdatasync(self._descriptor)
                         self.flushed = self.hashed
         except OSError as error:
             self._problem = error
+
+    def _next(self, buffer: memoryview) -> bytes | memoryview | None:
+        """The bytes that follow: the next block in memory when it is next, else as many as lie before it in the file."""
+        end = self._end
+        while self._blocks:
+            start, block = self._blocks[0]
+            if start > self.hashed:
+                end = start
+                break
+            self._blocks.popleft()
+            if start == self.hashed:
+                return block
+        count = os.preadv(self._descriptor, [buffer[: min(_BLOCK, end - self.hashed)]], self.hashed)
+        return buffer[:count] if count else None
 
     def _more(self) -> bool:
         """Waits for more to hash; False at the end."""

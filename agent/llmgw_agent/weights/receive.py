@@ -200,7 +200,7 @@ class Attempt:
             position += len(block)
             meter.on_disk = position
             meter.fetched += len(block)
-            follower.advance(position)
+            follower.advance(position, block)
             window_bytes += len(block)
             now = self._clock.monotonic()
             if now - window_start >= settings.idle_seconds:
