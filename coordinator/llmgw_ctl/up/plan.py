@@ -88,6 +88,9 @@ def etcd_argv(layout: Layout, choices: Choices) -> tuple[str, ...]:
         "--listen-peer-urls": f"unix://{PEER_SOCKET}",
         "--initial-advertise-peer-urls": "http://127.0.0.1:2380",
         "--initial-cluster": "up=http://127.0.0.1:2380",
+        # A single member has nobody to hear from: with the usual timeout it waits a second before it elects itself.
+        "--heartbeat-interval": "40",
+        "--election-timeout": "200",
         "--auto-compaction-mode": "periodic",
         "--auto-compaction-retention": "10m",
         "--logger": "zap",
