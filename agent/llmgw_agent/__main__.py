@@ -13,11 +13,18 @@ from llmgw_base import lifecycle
 from llmgw_base.config import ConfigError, load
 
 PROGRAM = "llmgw-agent"
+_WHAT = "Runs and supervises engines on this host."
+_MORE = "`llmgw-agent detect` prints the hardware as the agent sees it and exits; `llmgw-agent detect --help` tells more."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    options = _parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["detect"]:
+        from llmgw_agent.hardware.detect import detect_main
+
+        return detect_main(arguments[1:])
+    options = _parser().parse_args(arguments)
     try:
         config = load(AgentConfig, options.config, options.set)
     except ConfigError as error:
@@ -40,7 +47,7 @@ def _run(config: AgentConfig) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="Runs and supervises engines on this host.")
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=_WHAT, epilog=_MORE)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; without it everything has its default")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY.PATH=VALUE", help="overrides a value of the file; may be repeated"

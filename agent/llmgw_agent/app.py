@@ -15,8 +15,8 @@ from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import make_drivers
 from llmgw_agent.host.inventory import Devices, memory_for_engines
 from llmgw_agent.host.memory import read_memory
-from llmgw_agent.lock import StateLock
-from llmgw_agent.membership import find_cluster, objection_now
+from llmgw_agent.lock import NameLock, StateLock
+from llmgw_agent.membership import find_cluster, objection_now, wait_for_name
 from llmgw_agent.node import NodePublisher
 from llmgw_agent.process.identity import boot_id
 from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
@@ -24,6 +24,7 @@ from llmgw_agent.publisher import Publisher
 from llmgw_agent.rpc.server import start_server
 from llmgw_agent.rpc.service import AgentService
 from llmgw_agent.shard.context import Context, log_folder
+from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.recover import look
 from llmgw_agent.shard.state import StateDir
 from llmgw_agent.shard.supervisor import Supervisor
@@ -70,20 +71,18 @@ class App:
             StoreError: etcd is of a version that is not to be trusted.
         """
         config = self._config
-        lock = StateLock(config.state_dir)
-        try:
-            async with contextlib.AsyncExitStack() as stack:
-                store = await self._connect(config, self._clock)
-                stack.push_async_callback(store.close)
-                session = await stack.enter_async_context(_session())
-                context = self._context(store, session)
-                service = AgentService(lambda: self._token, lambda shard: log_folder(config.state_dir, shard), self._clock)
-                server, listen = await start_server(config, service)
-                stack.push_async_callback(server.stop, 1.0)
-                logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
-                await self._serve(context, store, self._advertised(listen), stop, notifier)
-        finally:
-            lock.release()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(StateLock(config.state_dir).release)
+            stack.callback(NameLock(config.node.name).release)
+            store = await self._connect(config, self._clock)
+            stack.push_async_callback(store.close)
+            session = await stack.enter_async_context(_session())
+            context = self._context(store, session)
+            service = AgentService(lambda: self._token, lambda shard: log_folder(config.state_dir, shard), self._clock)
+            server, listen = await start_server(config, service)
+            stack.push_async_callback(server.stop, 1.0)
+            logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
+            await self._serve(context, store, self._advertised(listen), stop, notifier)
 
     async def _serve(self, context: Context, store: Store, grpc_address: str, stop: Stop, notifier: Notifier) -> None:
         found = await asyncio.to_thread(look, context.state, context.node)
@@ -105,9 +104,10 @@ class App:
         self, context: Context, store: Store, supervisor: Supervisor, grpc_address: str, notifier: Notifier
     ) -> None:
         """Everything that goes on for ever, once the store is the right one."""
-        cluster = await find_cluster(context, store)
+        cluster = await find_cluster(context, store, notifier.status)
         self._token = agent_token(cluster.engine_secret, context.node)
         supervisor.set_secret(cluster.engine_secret)
+        await wait_for_name(context, store, notifier.status)
         # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
         await supervisor.recovered()
         node = NodePublisher(context, grpc_address, self._devices)
@@ -148,6 +148,7 @@ class App:
             publisher=Publisher(store, clock, prefixes, config.lease_ttl, lambda: objection_now(state, store)),
             state=state,
             drivers=make_drivers(config.engines.llama_server),
+            gpus=Gpus(clock),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),
             session=session,
             memory=lambda: _memory(config),

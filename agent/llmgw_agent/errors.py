@@ -7,8 +7,7 @@
     ├── AttemptError         try again with backoff: this start or this run of the engine failed
     │   └── PortTakenError   try again at once on another port
     ├── SurvivorsError       wait and look again: processes outlived SIGKILL, nothing may start in their place
-    ├── StateFileError       set the file aside and rebuild its content from processes and wishes
-    └── StateDirError        give up at start: the state folder cannot be used
+    └── StateFileError       set the file aside and rebuild its content from processes and wishes
 """
 
 from __future__ import annotations
@@ -43,7 +42,3 @@ class SurvivorsError(AgentError):
 
 class StateFileError(AgentError):
     """A state file is not what was written: truncated, damaged, or of a newer version."""
-
-
-class StateDirError(AgentError):
-    """The state folder is missing, not writable, or in use by another agent."""

@@ -1,9 +1,11 @@
-"""One agent per state folder."""
+"""One agent per state folder, and one per node name on a host."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import socket
 from pathlib import Path
 
 from llmgw_base.config import ConfigError
@@ -39,3 +41,23 @@ class StateLock:
 
     def release(self) -> None:
         os.close(self._fd)
+
+
+class NameLock:
+    """An abstract socket (unix(7)): the kernel lets one process of the host have a name, and frees it at its end."""
+
+    def __init__(self, node: str) -> None:
+        """Raises ConfigError if another agent of this host goes by that name."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            # The name has room for 107 bytes; a longer node name is told apart by its hash.
+            name = node if len(node.encode()) <= 80 else hashlib.sha256(node.encode()).hexdigest()
+            self._socket.bind(f"\0llmgw-agent/{name}")
+        except OSError as error:
+            self._socket.close()
+            raise ConfigError(
+                f"node.name: another agent on this host is already named {node!r}; stop it or set another name"
+            ) from error
+
+    def release(self) -> None:
+        self._socket.close()

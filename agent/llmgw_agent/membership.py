@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.state import StateDir
 from llmgw_base.etcd.api import Store
 from llmgw_base.etcd.errors import StoreError, StoreUnsuitableError
 from llmgw_proto import SCHEMA_VERSION, keyspace
-from llmgw_proto.records import BadRecordError, ClusterRecord
+from llmgw_proto.records import AliveRecord, BadRecordError, ClusterRecord, InventoryRecord
 
 LOOK_SECONDS = 1.0
 SAY_AGAIN_SECONDS = 60.0
+Say = Callable[[str], None]
 logger = logging.getLogger(__name__)
 
 
@@ -30,6 +32,42 @@ def objection(cluster: ClusterRecord | None, known_id: str | None, cluster_file:
     return None
 
 
+def occupant(node: str, inventory: InventoryRecord | None, alive: AliveRecord | None, boot: str) -> str | None:
+    """Who else is registered under the node's name right now; None if nobody, or this host itself in its present boot. Pure."""
+    if alive is None or inventory is None or inventory.boot_id == boot:
+        return None
+    return (
+        f"node {node} is alive as host {inventory.hostname} ({alive.grpc_address}); two hosts must not share a name: set "
+        "another node.name on one of them. After a reboot of this host it passes by itself within seconds"
+    )
+
+
+async def wait_for_name(context: Context, store: Store, say: Say) -> None:
+    """Waits until no other host is registered under this node's name. Until then nothing is published or obeyed."""
+    said = ""
+    while True:
+        try:
+            inventory = await store.get(keyspace.inventory(context.node))
+            alive = await store.get(keyspace.alive(context.node))
+            problem = occupant(
+                context.node,
+                InventoryRecord.decode(inventory.value) if inventory is not None else None,
+                AliveRecord.decode(alive.value) if alive is not None else None,
+                context.boot,
+            )
+        except BadRecordError:
+            return
+        except StoreError as error:
+            problem = f"cannot read the node's keys: {error}"
+        if problem is None:
+            return
+        if problem != said:
+            said = problem
+            logger.warning("not registering", extra={"fields": {"cause": problem}})
+            say(f"waiting: {problem}")
+        await context.clock.sleep(LOOK_SECONDS)
+
+
 async def objection_now(state: StateDir, store: Store) -> str | None:
     """Why the store as it is now must not be written to; None if it may be.
 
@@ -44,8 +82,10 @@ async def objection_now(state: StateDir, store: Store) -> str | None:
     return objection(cluster, state.cluster_id(), state.cluster_file)
 
 
-async def find_cluster(context: Context, store: Store) -> ClusterRecord:
+async def find_cluster(context: Context, store: Store, say: Say) -> ClusterRecord:
     """Waits until the store holds the agent's own cluster. Until then nothing is published, obeyed or stopped.
+
+    ``say`` tells the operator what is waited for.
 
     Raises:
         StoreUnsuitableError: the server's version is not to be trusted.
@@ -68,4 +108,5 @@ async def find_cluster(context: Context, store: Store) -> ClusterRecord:
         if problem is not None and (problem != said or clock.monotonic() - said_at >= SAY_AGAIN_SECONDS):
             said, said_at = problem, clock.monotonic()
             logger.warning("not joining", extra={"fields": {"cause": problem}})
+            say(f"waiting: {problem}")
         await clock.sleep(LOOK_SECONDS)

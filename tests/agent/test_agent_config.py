@@ -13,7 +13,7 @@ import pytest
 
 from llmgw_agent.__main__ import main
 from llmgw_agent.config import AgentConfig
-from llmgw_agent.lock import StateLock
+from llmgw_agent.lock import NameLock, StateLock
 from llmgw_agent.process.ports import ephemeral_range, overlaps
 from llmgw_base.config import ConfigError, load
 
@@ -94,3 +94,19 @@ def test_one_agent_per_state_folder(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "state/lock", os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
+
+
+def test_one_agent_per_name_on_a_host() -> None:
+    for name in ("n1", "n" * 200):
+        lock = NameLock(name)
+        with pytest.raises(ConfigError, match="another agent on this host is already named"):
+            NameLock(name)
+        other = NameLock(name[:-1] + "2")
+        lock.release()
+        NameLock(name).release()
+        other.release()
+
+
+def test_detect_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "-o", "json"]) == 0
+    assert '"gpus"' in capsys.readouterr().out

@@ -145,7 +145,7 @@ def test_the_end_of_somebody_elses_child_is_noticed_too() -> None:
         assert who is not None
         watch = Watch.open(who)
         assert watch is not None
-        await parent.communicate()
+        await parent.communicate(b"")
         assert not watch.ended
         watch.send(signal.SIGKILL)
         assert await watch.wait() is None, "only its parent may know the status"

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from llmgw_agent.membership import objection
+from llmgw_agent.membership import objection, occupant
 from llmgw_agent.wishes import WishTable, follow
 from llmgw_base.etcd.api import Deleted, Frozen, Put, Stale, Synced
 from llmgw_proto import keyspace
-from llmgw_proto.records import AssignmentRecord, ClusterRecord
+from llmgw_proto.records import AliveRecord, AssignmentRecord, ClusterRecord, CpuFacts, InventoryRecord, MemoryFacts
 from llmgw_testing.clock import FakeClock, settle
 from llmgw_testing.memstore import MemoryStore
 
@@ -112,3 +112,15 @@ def test_only_the_own_cluster_is_obeyed() -> None:
     assert "holds cluster d (name), this agent belongs to c" in other
     assert "delete /x/cluster" in other
     assert "update the agent" in (objection(cluster(schema=2), None, "F") or "")
+
+
+def test_two_hosts_must_not_share_a_name() -> None:
+    alive = AliveRecord(node="n", version="1", started_at=0, pid=1, grpc_address="h:1")
+    facts = {"cpu": CpuFacts(cores=1), "memory": MemoryFacts(total_bytes=1)}
+    inventory = InventoryRecord(node="n", version="1", boot_id="theirs", hostname="other", **facts)
+    assert "node n is alive as host other (h:1); two hosts must not share a name" in (
+        occupant("n", inventory, alive, "mine") or ""
+    )
+    assert occupant("n", inventory, alive, "theirs") is None, "an earlier life of this agent"
+    assert occupant("n", inventory, None, "mine") is None, "its host is gone"
+    assert occupant("n", None, None, "mine") is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmgw_agent.process.identity import LOGMON, NODE, Identity, Marker, Stat, boot_id, pids, read_environment, read_stat
+from llmgw_agent.process.identity import LOGMON, NODE, PROC, Identity, Marker, Stat, boot_id, pids, read_environment, read_stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ def find_marked(node: str) -> list[Marked]:
     boot = boot_id()
     found = []
     for pid in pids():
-        environment = read_environment(pid)
+        environment = _own_environment(pid)
         if environment.get(NODE) != node:
             continue
         marker, stat = Marker.read(environment), read_stat(pid)
@@ -36,7 +37,7 @@ def find_logmons(node: str) -> dict[str, Identity]:
     boot = boot_id()
     found = {}
     for pid in pids():
-        mark = read_environment(pid).get(LOGMON, "")
+        mark = _own_environment(pid).get(LOGMON, "")
         owner, separator, attempt = mark.rpartition("/")
         stat = read_stat(pid) if separator and owner == node else None
         if stat is not None and not stat.gone:
@@ -59,8 +60,17 @@ def find_family(leader: Identity | None, node: str, shard: str) -> set[Identity]
     return {Identity(pid, stats[pid].start_ticks, boot) for pid in family}
 
 
+def _own_environment(pid: int) -> dict[str, str]:
+    """Empty for processes of other users: anybody may write our marks into the environment of what is theirs."""
+    try:
+        owner = (PROC / str(pid)).stat().st_uid
+    except OSError:
+        return {}
+    return read_environment(pid) if owner == os.geteuid() else {}
+
+
 def _marked(pid: int, node: str, shard: str) -> bool:
-    marker = Marker.read(read_environment(pid))
+    marker = Marker.read(_own_environment(pid))
     return marker is not None and marker.node == node and marker.shard == shard
 
 

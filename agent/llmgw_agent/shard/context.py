@@ -14,6 +14,7 @@ from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import Drivers
 from llmgw_agent.process.ports import Ports
 from llmgw_agent.publisher import Publisher
+from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.state import StateDir, file_name
 from llmgw_base.clock import Clock
 
@@ -27,6 +28,7 @@ class Context:
     state: StateDir
     drivers: Drivers
     ports: Ports
+    gpus: Gpus
     session: aiohttp.ClientSession
     memory: Callable[[], Host]
     spread: Callable[[], float] = random.random

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmgw_agent.engines.base import Facts
 from llmgw_agent.shard.serve import Answering
 from llmgw_agent.shard.state import SavedAttempt, SavedShard
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardRecord, ShardState, Timings
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardRecord, ShardState
 
 
 def shard_record(
@@ -17,7 +17,6 @@ def shard_record(
     log_path: str,
     next_attempt_at: float | None = None,
     peak_rss_bytes: int = 0,
-    timings: Timings | None = None,
 ) -> ShardRecord:
     wish, attempt, process = saved.assignment, saved.attempt, saved.process
     return ShardRecord(
@@ -41,7 +40,7 @@ def shard_record(
         updated_at=now,
         next_attempt_at=next_attempt_at,
         log_path=log_path,
-        timings=timings or Timings(),
+        timings=saved.timings,
     )
 
 

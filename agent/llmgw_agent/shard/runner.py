@@ -49,7 +49,6 @@ class Runner:
         self._next_attempt_at: float | None = None
         self._ready_since: float | None = None
         self._peak_rss, self._rss_read_at = 0, 0.0
-        self._timings = Timings()
         self._port_retries = 0
         self._nudge = asyncio.Event()
         limits = context.config.restart
@@ -113,6 +112,7 @@ class Runner:
             self._change(process=None, endpoint=None)
             return
         context.ports.hold(attempt.port)
+        context.gpus.hold(self.shard, self.wish.gpus)
         if self._saved.process is None:
             self._change(process=_saved_process(self._engine.identity, context.clock.wall()))
         logger.info("engine adopted", extra={"fields": {"shard": self.shard, "pid": self._engine.pid}})
@@ -179,14 +179,14 @@ class Runner:
         checked = await check(context, wish, driver)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
         await self._until_gone(partial(find_family, None, context.node, wish.shard))
+        await context.gpus.take(self.shard, wish.gpus)
         self._machine.to(ShardState.STARTING)
         launcher = Launcher(context, wish, self._saved.api_key, self._save_attempt)
         self._engine, _ = launcher.start(Prepared(driver, located, checked))
-        self._timings = Timings()
         self._publish()
 
     def _save_attempt(self, attempt: SavedAttempt, process: SavedProcess | None) -> None:
-        self._change(attempt=attempt, process=process, endpoint=None)
+        self._change(attempt=attempt, process=process, endpoint=None, timings=Timings())
 
     # --- serve --------------------------------------------------------------------------------------------------------
 
@@ -229,8 +229,9 @@ class Runner:
             began = context.clock.monotonic()
             found = await serving.become_ready(context.config.engines.start_seconds, lambda: self._listening(began))
             assert self._saved.attempt is not None
-            listened = began + (self._timings.start_to_listen or 0)
-            self._timings = self._timings.model_copy(update={"listen_to_ready": context.clock.monotonic() - listened})
+            timings = self._saved.timings
+            waited = context.clock.monotonic() - began - (timings.start_to_listen or 0.0)
+            self._change(timings=timings.model_copy(update={"listen_to_ready": waited}))
             self._became_ready(
                 endpoint_record(context.node, context.config.node.address, self.wish, self._saved.attempt, found)
             )
@@ -238,7 +239,7 @@ class Runner:
 
     def _listening(self, began: float) -> None:
         if self._machine.state is ShardState.STARTING:
-            self._timings = Timings(start_to_listen=self._context.clock.monotonic() - began)
+            self._change(timings=Timings(start_to_listen=self._context.clock.monotonic() - began))
             self._machine.to(ShardState.PROBING)
 
     def _became_ready(self, endpoint: EndpointRecord) -> None:
@@ -348,6 +349,7 @@ class Runner:
         if engine is not None and self._saved.attempt is not None:
             self._context.ports.give_back(self._saved.attempt.port)
         self._engine = None
+        self._context.gpus.give_back(self.shard)
         self._retract()
         if self._saved.process is not None:
             self._change(process=None)
@@ -397,7 +399,6 @@ class Runner:
             log_path=str(self._context.log_folder(self.shard) / NAME),
             next_attempt_at=self._next_attempt_at if self._machine.state is ShardState.FAILED else None,
             peak_rss_bytes=self._peak_rss,
-            timings=self._timings,
         )
         self._context.publisher.put(keyspace.shard(self._context.node, self.shard), record.encode())
 

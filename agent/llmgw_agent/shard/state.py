@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmgw_agent.errors import StateFileError
-from llmgw_proto.records import AssignmentRecord, EndpointRecord
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, Timings
 
 VERSION = 1
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class SavedShard(_Saved):
     finishing: bool = False
     failures: int = 0
     restarts: int = 0
+    timings: Timings = Timings()
 
 
 def fingerprint(wish: AssignmentRecord) -> str:

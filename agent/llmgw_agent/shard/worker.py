@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from llmgw_agent.process.identity import Identity
 from llmgw_agent.process.scan import Marked
 from llmgw_agent.shard.context import Context
-from llmgw_agent.shard.decide import Keep, Refuse, weigh
+from llmgw_agent.shard.decide import Keep, Refuse, Replace, Verdict, weigh
 from llmgw_agent.shard.record import shard_record
 from llmgw_agent.shard.runner import Runner
 from llmgw_agent.shard.state import SavedShard
@@ -58,12 +58,22 @@ class Worker:
             return
         self._wish = assignment
         runner = self._runner
-        if runner is not None and self._pursuing and isinstance(self._weigh(assignment), Keep):
-            again = runner.state is ShardState.REJECTED and assignment.generation != runner.wish.generation
-            runner.update(assignment)
-            if not again:
-                return
+        if runner is not None and self._pursuing and not self._disturbs(runner, assignment):
+            return
         self._changed.set()
+
+    def _disturbs(self, runner: Runner, assignment: AssignmentRecord) -> bool:
+        """Whether a wish is a reason to interrupt the pursuit of the one before; if not, it has been dealt with."""
+        match self._weigh(assignment):
+            case Refuse(reason):
+                self._log_refusal(reason)
+                return False
+            case Keep():
+                again = runner.state is ShardState.REJECTED and assignment.generation != runner.wish.generation
+                runner.update(assignment)
+                return again
+            case Replace():
+                return True
 
     def gone(self) -> None:
         if self._wish is not None:
@@ -107,7 +117,7 @@ class Worker:
     async def _follow(self, wish: AssignmentRecord) -> None:
         runner, verdict = self._runner, self._weigh(wish)
         if isinstance(verdict, Refuse):
-            logger.warning("wish refused", extra={"fields": {"shard": self._shard, "cause": verdict.reason}})
+            self._log_refusal(verdict.reason)
             if runner is None:
                 self._publish_refusal(wish, verdict.reason)
                 await self._changed.wait()
@@ -144,7 +154,10 @@ class Worker:
         await runner.retire(final=final)
         self._runner = None
 
-    def _weigh(self, wish: AssignmentRecord) -> object:
+    def _log_refusal(self, reason: str) -> None:
+        logger.warning("wish refused", extra={"fields": {"shard": self._shard, "cause": reason}})
+
+    def _weigh(self, wish: AssignmentRecord) -> Verdict:
         current = self._runner.wish if self._runner is not None else None
         return weigh(current, wish, self._context.state.finished().get(self._shard, 0))
 
