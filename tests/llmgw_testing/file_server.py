@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import ssl
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -51,7 +52,8 @@ class Seen:
 class FileServer:
     """Listens on 127.0.0.1 while entered. ``seen`` has every request in order, with the bytes of body that it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.files: dict[str, Served] = {}
         self.seen: list[Seen] = []
         self.release = asyncio.Event()  # ends stalls
@@ -66,7 +68,7 @@ class FileServer:
         return served
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
-        return f"http://{host}:{self.port}{path}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}{path}"
 
     def gets(self, path: str) -> list[Seen]:
         return [each for each in self.seen if each.path == path and each.method == "GET"]
@@ -75,12 +77,15 @@ class FileServer:
         """Bytes of body sent for this path, over all answers."""
         return sum(each.sent for each in self.gets(path))
 
+    def sent_more_than(self, path: str, count: int) -> bool:
+        return self.sent(path) > count
+
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
         return self

@@ -28,6 +28,7 @@ from .errors import (
     AddressRefusedError,
     ArchiveError,
     DigestMismatchError,
+    DiskError,
     InUseError,
     MetadataError,
     NoSpaceError,
@@ -42,13 +43,15 @@ from .model_facts import ModelFacts
 from .peers import Peer, PeerSource, peer_app
 from .settings import WeightsSettings
 from .sources import parse_source
-from .store import Preflight, Progress, Stored, Weights, WeightStore
+from .store import WeightStore
+from .views import Preflight, Progress, Stored, Weights
 
 __all__ = [
     "AccessDeniedError",
     "AddressRefusedError",
     "ArchiveError",
     "DigestMismatchError",
+    "DiskError",
     "InUseError",
     "Limits",
     "Manifest",

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from llmgw_base.clock import Clock
 
 from .digests import Digest
-from .disk import free_bytes, no_space
+from .disk import FULL, free_bytes, no_space
 from .errors import InUseError, MetadataError, NoSpaceError, SourceNotFoundError
 from .eviction import Kept, choose, occupied
 from .hashing import file_digest
@@ -214,7 +214,11 @@ class Catalog:
 
     def touch(self, key: str, record: LocalRecord) -> None:
         used = record.model_copy(update={"last_used_at": self._clock.wall()})
-        write_atomically(self.layout.record(key), used.model_dump_json())
+        try:
+            write_atomically(self.layout.record(key), used.model_dump_json())
+        except OSError as error:
+            if error.errno not in FULL:
+                raise  # on a full disk a model that is here must still start
 
     # -- room
 

@@ -8,6 +8,7 @@ WeightsError
 ├── DigestMismatchError     reject: every place that was asked gave other bytes than promised
 ├── SourceUnavailableError  retry later: nobody who has it answers
 ├── NoSpaceError            retry when there is room: says how many bytes are needed and free
+├── DiskError               retry when mended: the store's folder cannot be read or written
 ├── InUseError              retry when released: the weights are pinned by something that runs
 ├── MetadataError           the file's header cannot be read (cut, corrupt, or another format)
 └── ArchiveError            reject: an archive is unsafe or not what was promised; nothing was written
@@ -65,6 +66,10 @@ class NoSpaceError(WeightsError):
         super().__init__(message)
         self.needed = needed
         self.free = free
+
+
+class DiskError(WeightsError):
+    recoverable = True
 
 
 class InUseError(WeightsError):

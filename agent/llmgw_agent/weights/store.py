@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from llmgw_base.clock import Clock
 
@@ -16,116 +15,25 @@ from . import facts as metadata
 from .catalog import Catalog, LocalRecord
 from .client import Client, Target
 from .digests import Digest
-from .disk import free_bytes
+from .disk import FULL, free_bytes, no_space
 from .download import Downloader, Place
-from .errors import InUseError, MetadataError, SourceInvalidError, SourceNotFoundError
-from .facts import ModelFacts
+from .errors import DiskError, InUseError, MetadataError, SourceInvalidError, SourceNotFoundError
 from .guard import Guard, Resolve, system_resolve
+from .job import Job
 from .layout import Layout
 from .locks import held
 from .manifest import Manifest
+from .model_facts import ModelFacts
 from .peers import Peer, PeerSource, blob_url
 from .receive import FileWish, Meter
 from .resolve import Plan, PlannedFile, Resolver, to_manifest
 from .settings import WeightsSettings
 from .sources import FileSource, HubSource, UrlSource, parse_source, source_key
+from .views import Preflight, Progress, Stored, Weights
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _REPORT_SECONDS: Final = 0.25
-Phase = Literal["waiting", "resolving", "fetching", "verifying", "ready"]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a source is. ``bytes_fetched`` came over the network in this attempt; ``rate`` is in bytes per second."""
-
-    source: str
-    phase: Phase
-    bytes_done: int
-    bytes_total: int | None
-    bytes_fetched: int
-    rate: float
-    files_done: int
-    files_total: int
-    place: str
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights that are here: ``path`` is the file to load (the first part of a split one) or the folder.
-
-    ``digests`` maps each file's path to ``sha256:<hex>`` or ``git:<hex>``; it is empty for what is used in place.
-    ``facts`` is None where no header is understood, and ``facts_problem`` then says why.
-    """
-
-    source: str
-    key: str
-    path: Path
-    total_bytes: int
-    digests: dict[str, str]
-    revision: str | None
-    facts: ModelFacts | None
-    facts_problem: str | None
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An entry of :meth:`WeightStore.list`. Times are Unix seconds."""
-
-    source: str
-    key: str
-    path: Path
-    total_bytes: int
-    files: int
-    revision: str | None
-    fetched_at: float
-    last_used_at: float
-    pinned_by: list[str]
-    facts: ModelFacts | None
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """``needed`` bytes are still to be fetched (None: the server does not say) and ``free`` may be used for them."""
-
-    needed: int | None
-    free: int
-    total: int | None
-
-    @property
-    def fits(self) -> bool:
-        return self.needed is None or self.needed <= self.free
-
-
-class _Job:
-    """One source being made ready, for all who asked for it."""
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[Weights]
-        self.waiters = 0
-        self.phase: Phase = "waiting"
-        self.meters: dict[str, Meter] = {}
-        self.total: int | None = None
-
-    def snapshot(self, source: str, rate: float) -> Progress:
-        meters = list(self.meters.values())
-        done = [each for each in meters if each.total is not None and each.on_disk == each.total and not each.verifying]
-        busy = next((each.place for each in meters if each.place and each not in done), "")
-        sizes = [each.total for each in meters]
-        known = sum(each for each in sizes if each is not None) if sizes and None not in sizes else None
-        hashing = self.phase == "fetching" and any(each.verifying for each in meters)
-        return Progress(
-            source=source,
-            phase="verifying" if hashing and all(each.verifying or each in done for each in meters) else self.phase,
-            bytes_done=sum(each.on_disk for each in meters),
-            bytes_total=known,
-            bytes_fetched=sum(each.fetched for each in meters),
-            rate=rate,
-            files_done=len(done),
-            files_total=len(meters),
-            place=busy,
-        )
 
 
 class WeightStore:
@@ -156,7 +64,7 @@ class WeightStore:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._downloader = Downloader(self._client, self._layout, settings, clock, self._executor, boot_id)
         self._slots = asyncio.Semaphore(settings.parallel_files)
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Job] = {}
 
     async def __aenter__(self) -> WeightStore:
         return self
@@ -195,8 +103,8 @@ class WeightStore:
         key = source_key(parsed.canonical)
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = _Job()
-            job.task = asyncio.create_task(self._make_ready(job, parsed, key, refresh), name=f"weights {key}")
+            job = self._jobs[key] = Job()
+            job.task = asyncio.create_task(self._named(self._make_ready(job, parsed, key, refresh)), name=f"weights {key}")
             job.task.add_done_callback(lambda _: self._jobs.pop(key, None))
         job.waiters += 1
         pinned = False
@@ -215,7 +123,7 @@ class WeightStore:
                 job.task.cancel()
                 await asyncio.wait({job.task})
 
-    async def _report(self, job: _Job, source: str, progress: Callable[[Progress], None]) -> None:
+    async def _report(self, job: Job, source: str, progress: Callable[[Progress], None]) -> None:
         last_time, last_bytes = self._clock.monotonic(), 0
         while not job.task.done():
             timer = asyncio.ensure_future(self._clock.sleep(_REPORT_SECONDS))
@@ -228,7 +136,7 @@ class WeightStore:
             last_time, last_bytes = now, fetched
             progress(job.snapshot(source, rate))
 
-    async def _make_ready(self, job: _Job, source: UrlSource | HubSource, key: str, refresh: bool) -> Weights:
+    async def _make_ready(self, job: Job, source: UrlSource | HubSource, key: str, refresh: bool) -> Weights:
         async with held(self._layout.lock(key), self._clock):
             found = await self._work(self._catalog.find, key)
             if found is not None and not refresh and await self._work(self._catalog.complete, key, *found):
@@ -242,7 +150,7 @@ class WeightStore:
             return await self._work(self._describe, key, manifest)
 
     async def _fetch(
-        self, job: _Job, source: UrlSource | HubSource, key: str, known: tuple[Manifest, LocalRecord] | None
+        self, job: Job, source: UrlSource | HubSource, key: str, known: tuple[Manifest, LocalRecord] | None
     ) -> tuple[Manifest, LocalRecord]:
         plan = await self._work(self._resolver.plan, source)
         if known is not None and self._catalog.owners(key) and _changes(plan, known[0]):
@@ -448,7 +356,18 @@ class WeightStore:
         return self._layout.blob(digest)
 
     async def _work(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+        work = asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
+        return await self._named(work)
+
+    async def _named(self, work: Awaitable[_T]) -> _T:
+        """Gives the disk's own errors their names."""
+        try:
+            return await work
+        except OSError as error:
+            root = self._layout.root
+            if error.errno in FULL:
+                raise no_space("the store's own files", 1 << 20, 0, root) from error
+            raise DiskError(f"the store under {root} cannot be used: {error}; mend the disk or its permissions") from error
 
 
 def _size(path: Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw_agent.weights import NoSpaceError
+from llmgw_agent.weights import DiskError, NoSpaceError
 from llmgw_testing.file_server import FileServer
 from llmgw_testing.wait import eventually
 from llmgw_testing.weights import MIB, data, opened, sha256
@@ -25,6 +25,13 @@ def small_disk(path: Path, size: int) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Someone else uses all that is left."""
+    with (disk / "other").open("wb", buffering=0) as other, contextlib.suppress(OSError):
+        while True:
+            other.write(bytes(1 << 12))
 
 
 def test_what_cannot_fit_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
@@ -58,10 +65,7 @@ def test_a_disk_that_fills_up_in_the_middle_costs_nothing_and_the_rest_is_fetche
                 source = f"{server.url('/m.bin')}#sha256={sha256(BIG)}"
                 task = asyncio.create_task(store.ensure(source))
                 await eventually(lambda: server.sent("/m.bin") > MIB, within=40, what="the download")
-                with (disk / "other").open("wb") as other, contextlib.suppress(OSError):
-                    while True:  # someone else fills the disk
-                        other.write(bytes(1 << 16))
-                        other.flush()
+                fill(disk)
                 with pytest.raises(NoSpaceError, match=r"m\.bin: .* kept and continued") as caught:
                     await task
                 assert caught.value.needed >= 1
@@ -97,5 +101,31 @@ def test_the_reserve_is_left_to_others(tmp_path: Path) -> None:
                 with pytest.raises(NoSpaceError) as caught:
                     await store.ensure(server.url("/a.bin"))
                 assert caught.value.free <= 5 * MIB
+
+    asyncio.run(run())
+
+
+def test_on_a_full_disk_a_model_that_is_here_still_starts(tmp_path: Path) -> None:
+    async def run() -> None:
+        with small_disk(tmp_path / "disk", 2 * MIB) as disk:
+            async with FileServer() as server:
+                server.put("/a.bin", data(1000))
+                async with opened(disk) as store:
+                    first = await store.ensure(server.url("/a.bin"))
+                fill(disk)
+                async with opened(disk) as store:
+                    assert await store.ensure(server.url("/a.bin")) == first
+
+    asyncio.run(run())
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FileServer() as server, opened(tmp_path) as store:
+            server.put("/a.bin", data(1000))
+            (tmp_path / "partial").rmdir()
+            (tmp_path / "partial").write_bytes(b"in the way")
+            with pytest.raises(DiskError, match=f"the store under {tmp_path} cannot be used"):
+                await store.ensure(server.url("/a.bin"))
 
     asyncio.run(run())
