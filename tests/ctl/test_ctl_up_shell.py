@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.machine import State
 from llmgw_ctl.up.models import as_scaled
 from llmgw_ctl.up.plan import ChildPlan
+from llmgw_ctl.up.ports import Claims
 from llmgw_ctl.up.process import Reaper, become_subreaper
 from llmgw_ctl.up.sample import sample_weights, sample_wish, wanted_specs
 from llmgw_ctl.up.worker import Worker
@@ -36,27 +37,41 @@ PYTHON = sys.executable
 # Ports
 
 
-def test_a_port_in_use_names_port_holder_and_option() -> None:
+@pytest.fixture
+def claims() -> Iterator[Claims]:
+    with Claims() as open_claims:
+        yield open_claims
+
+
+def test_a_port_in_use_names_port_holder_and_option(claims: Claims) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StackError) as caught:
-            ports.claim(Listen("127.0.0.1", port), "--listen")
+            claims.claim(Listen("127.0.0.1", port), "--listen")
     assert f"port {port} is in use by" in caught.value.message
     assert f"(pid {os.getpid()})" in caught.value.message
     assert "--listen" in caught.value.remedy
 
 
-def test_port_zero_takes_any_free_one() -> None:
-    found = ports.claim(Listen("127.0.0.1", 0), "--listen")
-    assert found.port > 0
-    assert ports.claim(found, "--listen") == found
+def test_port_zero_takes_any_free_one(claims: Claims) -> None:
+    assert 0 < claims.claim(Listen("127.0.0.1", 0), "--listen").port < 65_536
+
+
+def test_two_stacks_that_start_at_the_same_moment_do_not_choose_the_same_port(claims: Claims) -> None:
+    mine = claims.claim(Listen("127.0.0.1", 0), "--listen")
+    with Claims() as others:
+        with pytest.raises(StackError, match="in use by another `llmgwctl up`"):
+            others.claim(mine, "--listen")
+        assert others.claim_admin(None, mine.port).port != mine.port
 
 
 def test_the_admin_port_of_the_last_start_is_taken_again_unless_it_is_in_use() -> None:
-    free = ports.claim(Listen("127.0.0.1", 0), "--x").port
-    assert ports.claim_admin(None, free).port == free
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert ports.claim_admin(None, taken.getsockname()[1]).port != taken.getsockname()[1]
+    with Claims() as earlier:
+        free = earlier.claim(Listen("127.0.0.1", 0), "--x").port
+    with Claims() as claims:
+        assert claims.claim_admin(None, free).port == free
+    with socket.create_server(("127.0.0.1", 0)) as taken, Claims() as claims:
+        assert claims.claim_admin(None, taken.getsockname()[1]).port != taken.getsockname()[1]
 
 
 @pytest.mark.parametrize("text", ["nonsense", "127.0.0.1:99999", ":"])
@@ -65,9 +80,9 @@ def test_what_is_no_address_is_wrong_usage(text: str) -> None:
         ports.parse(text, "--listen")
 
 
-def test_an_address_of_another_machine() -> None:
+def test_an_address_of_another_machine(claims: Claims) -> None:
     with pytest.raises(StackError, match=r"cannot listen on 192\.0\.2\.1"):
-        ports.claim(Listen("192.0.2.1", 0), "--listen")
+        claims.claim(Listen("192.0.2.1", 0), "--listen")
 
 
 # Lock, leftovers, what is remembered
@@ -129,8 +144,9 @@ def test_the_token_is_made_once_and_only_for_this_user(tmp_path: Path) -> None:
 def test_the_node_keeps_its_first_name(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     assert remembered.load(layout) == {}
-    assert remembered.node_name({"node": "first"}) == "first"
-    assert " " not in remembered.node_name({})
+    assert remembered.node_name({"node": "first"}, tmp_path) == "first"
+    assert " " not in remembered.node_name({}, tmp_path)
+    assert remembered.node_name({}, tmp_path) != remembered.node_name({}, tmp_path / "other")
     layout.remembered.write_text("[1]")
     assert remembered.load(layout) == {}
 

@@ -22,6 +22,7 @@ class Probes:
         self._socket = layout.sockets / CLIENT_SOCKET
         self._token_file = layout.token
         self._admin, self._router, self._node = local_url(choices.admin), local_url(choices.router), choices.node
+        self._coordinator_seen = False
         self._etcd: aiohttp.ClientSession | None = None
         self._http: aiohttp.ClientSession | None = None
 
@@ -41,16 +42,24 @@ class Probes:
         return bool(_value(await _get(self._etcd, "http://etcd/health"), "health") == "true")
 
     async def coordinator(self) -> bool:
-        return await _get(self._http, f"{self._admin}/readyz") is not None
+        """Ready, and ours: it knows the token. A stranger on the same port is not asked again and again with a wrong one."""
+        if await _get(self._http, f"{self._admin}/readyz") is None:
+            return False
+        self._coordinator_seen = await self._nodes() is not None
+        return self._coordinator_seen
 
     async def router(self) -> bool:
         return await _get(self._http, f"{self._router}/health") is not None
 
     async def agent(self) -> bool:
         """The agent has no HTTP port: it is there when the coordinator sees its node alive."""
-        body = await _get(self._http, f"{self._admin}/admin/v1/nodes", token=_read(self._token_file))
-        nodes = _value(body, "nodes") or []
+        if not self._coordinator_seen:
+            return False
+        nodes = _value(await self._nodes(), "nodes") or []
         return any(node.get("name") == self._node and node.get("alive") for node in nodes)
+
+    async def _nodes(self) -> bytes | None:
+        return await _get(self._http, f"{self._admin}/admin/v1/nodes", token=_read(self._token_file))
 
     async def routed_models(self) -> set[str]:
         """The models that the router has a replica for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -25,12 +26,16 @@ def save(layout: Layout, data: dict[str, Any]) -> None:
     layout.remembered.write_text(json.dumps(data, indent=2))
 
 
-def node_name(data: dict[str, Any]) -> str:
-    """The name of the first start: etcd knows this machine by it, also when the host is renamed."""
+def node_name(data: dict[str, Any], root: Path) -> str:
+    """The name of the first start: etcd knows this machine by it, also when the host is renamed.
+
+    It has a part that belongs to the state folder, for another agent may run on this host, under the host's own name.
+    """
     name = data.get("node")
     if isinstance(name, str) and name:
         return name
-    return "-".join(socket.gethostname().replace("/", "-").split())[:200] or "this-machine"
+    host = "-".join(socket.gethostname().replace("/", "-").split())[:100] or "node"
+    return f"{host}-{hashlib.sha256(bytes(root)).hexdigest()[:4]}"
 
 
 def ensure_token(path: Path) -> None:

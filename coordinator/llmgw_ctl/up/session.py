@@ -39,6 +39,8 @@ def run_up(options: UpOptions, session: Session) -> int:
     # All that can be checked is checked before anything starts.
     specs = wanted_specs(options.sample, list(options.serve), Path.cwd())
     ports.parse(options.listen, "--listen")
+    if options.admin_listen is not None:
+        ports.parse(options.admin_listen, "--admin-listen")
     if options.ask is not None:
         require_client()
     program = etcd.find(options.etcd, session.environ)
@@ -78,10 +80,10 @@ class _Run:
     async def _run_locked(self) -> None:
         for name in await lock.clear(self._layout, self._session.clock):
             self._board.note(f"stopped {name}, left by an `up` that was killed")
-        choices = self._choose()
         if self._etcd.warning:
             self._board.warn(self._etcd.warning)
-        with Reaper() as reaper:
+        with ports.Claims() as claims, Reaper() as reaper:
+            choices = self._choose(claims)
             async with Probes(self._layout, choices) as probes:
                 self._stack = Stack(
                     self._layout,
@@ -97,12 +99,12 @@ class _Run:
                 finally:
                     await self._stack.stop()
 
-    def _choose(self) -> Choices:
+    def _choose(self, claims: ports.Claims) -> Choices:
         """Ports are claimed after the leftovers are gone, for they may have held them."""
         known = remembered.load(self._layout)
-        router = ports.claim(ports.parse(self._options.listen, "--listen"), "--listen")
-        admin = ports.claim_admin(self._options.admin_listen, known.get("admin_port"))
-        node = remembered.node_name(known)
+        router = claims.claim(ports.parse(self._options.listen, "--listen"), "--listen")
+        admin = claims.claim_admin(self._options.admin_listen, known.get("admin_port"))
+        node = remembered.node_name(known, self._layout.root)
         remembered.save(self._layout, {"node": node, "admin_port": admin.port})
         remembered.ensure_token(self._layout.token)
         return Choices(self._etcd.path, sys.executable, node, router, admin)
