@@ -197,14 +197,9 @@ class Front:
             self.settle_local(connection, error.status, error.code)
             connection.finished()
             return
-        lines = head.forward
-        if head.content_type:
-            lines.append(b"Content-Type: %b\r\n" % head.content_type)
-        if head.accept:
-            lines.append(b"Accept: %b\r\n" % head.accept)
-        lines.append(b"X-Request-Id: %b\r\n" % head.request_id)
+        forward = b"%bX-Request-Id: %b\r\n" % (head.passed, head.request_id)
         exchange = connection.exchange = Exchange(
-            self._core, connection, route, fields, body, b"".join(lines), connection.key_name, head.session, priority
+            self._core, connection, route, fields, body, forward, connection.key_name, head.session, priority
         )
         exchange.start()
 

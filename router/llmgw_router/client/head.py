@@ -48,10 +48,18 @@ class RequestHead:
     _connection = b""
     _coding = b""
 
+    own_id = False
+    """The router gave the request its id."""
+    keep_alive = False
+    passed = b""
+    """Finished lines of the fields that engines get, once the head is checked."""
+
+    # httptools asks for each of these; one that is missing costs it an exception.
+    on_message_begin = on_status = on_body = on_message_complete = on_chunk_header = on_chunk_complete = None
+
     def __init__(self, session_header: bytes) -> None:
         self._session_header = session_header
-        self.forward: list[bytes] = []
-        """Finished lines for the engine."""
+        self._lines: list[bytes] = []
 
     # --- httptools ----------------------------------------------------------------------------------------------------
 
@@ -66,7 +74,7 @@ class RequestHead:
             if lower == self._session_header:
                 self.session = value
             if not lower.startswith(b"x-stainless-"):
-                self.forward.append(b"%b: %b\r\n" % (name, value))
+                self._lines.append(b"%b: %b\r\n" % (name, value))
         elif action == headers.LENGTH:
             self.length = int(value)
         elif action == headers.TYPE:
@@ -120,9 +128,14 @@ class RequestHead:
             self.path, _, self.query = target.partition(b"?")
         else:
             self.path = target
+        if self.content_type:
+            self._lines.append(b"Content-Type: %b\r\n" % self.content_type)
+        if self.accept:
+            self._lines.append(b"Accept: %b\r\n" % self.accept)
+        self.passed = b"".join(self._lines)
         return None
 
     def _drop_hop_by_hop(self) -> None:
         """Takes out the fields that Connection names."""
         named = {each.strip().lower() for each in self._connection.split(b",")}
-        self.forward = [line for line in self.forward if line.partition(b":")[0].lower() not in named]
+        self._lines = [line for line in self._lines if line.partition(b":")[0].lower() not in named]

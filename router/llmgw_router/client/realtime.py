@@ -73,7 +73,7 @@ class Realtime:
     @staticmethod
     def _handshake(client: ClientConnection, replica: Replica, query: bytes) -> bytes:
         head = replica.head(REALTIME.raw_path)
-        parts = [head.replace(b"POST /v1/realtime ", b"GET /v1/realtime?%b " % query, 1), *client.head.forward]
+        parts = [head.replace(b"POST /v1/realtime ", b"GET /v1/realtime?%b " % query, 1), client.head.passed]
         protocols = [
             each for each in map(bytes.strip, client.head.protocols.split(b",")) if each and not each.startswith(_KEY_PROTOCOL)
         ]

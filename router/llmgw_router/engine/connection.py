@@ -193,6 +193,9 @@ class EngineConnection(asyncio.Protocol):
         self.close()
         owner.engine_lost(self, BadAnswerError(f"engine {self.replica.id} does not speak HTTP/1.1: {cause}"))
 
+    # One that is missing costs httptools an exception.
+    on_url = on_status = on_chunk_header = on_chunk_complete = None
+
     # --- httptools ----------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
