@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.error
 import urllib.request
@@ -157,14 +158,36 @@ def nginx(folder: Path, engines: list[int]) -> Target:
 
 
 def llmgw(folder: Path, engines: list[int]) -> Target:
+    return _llmgw("llmgw", sys.executable, folder, engines)
+
+
+def llmgw_distro(folder: Path, engines: list[int]) -> Target:
+    """The same on the distribution's own Python, which packages run on; built with more optimisation than most."""
+    program = shutil.which("python3", path="/usr/bin")
+    wanted = f"{sys.version_info.major}.{sys.version_info.minor}"
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    if (
+        program is None
+        or subprocess.run([program, "-c", code], check=True, capture_output=True, text=True).stdout.strip() != wanted
+    ):
+        raise BenchError(f"there is no /usr/bin/python3 of version {wanted}; leave llmgw-distro out of --targets")
+    paths = [str(ROOT / "router"), str(ROOT / "proto"), sysconfig.get_path("platlib")]
+    target = _llmgw("llmgw-distro", program, folder, engines)
+    target.environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return target
+
+
+def _llmgw(name: str, python: str, folder: Path, engines: list[int]) -> Target:
     port = free_port()
     keys = folder / "keys"
     keys.touch(mode=0o600)
     keys.write_text(f"bench:{KEY}\n")
-    argv = [sys.executable, "-m", "llmgw_router", "--listen", f"127.0.0.1:{port}", "--workers", "1", "--api-keys", str(keys)]
+    argv = [python, "-m", "llmgw_router", "--listen", f"127.0.0.1:{port}", "--workers", "1", "--api-keys", str(keys)]
     for number, engine in enumerate(engines):
         argv += ["--endpoint", f"e{number}=http://127.0.0.1:{engine}=m"]
-    return Target("llmgw", version_in(sys.executable, "llmgw"), port, argv, folder)
+    code = "import platform; print(platform.python_version())"
+    version = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    return Target(name, f"{version_in(sys.executable, 'llmgw')} on CPython {version}", port, argv, folder)
 
 
 def rust(package: str) -> Callable[[Path, list[int]], Target]:
@@ -183,5 +206,6 @@ def rust(package: str) -> Callable[[Path, list[int]], Target]:
 MAKERS: dict[str, Callable[[Path, list[int]], Target]] = {
     "nginx": nginx,
     "llmgw": llmgw,
+    "llmgw-distro": llmgw_distro,
     **{package: rust(package) for package in PACKAGES},
 }
