@@ -243,18 +243,22 @@ def test_no_child_of_a_dead_engine_is_left_before_the_next_one_starts(tmp_path: 
 def test_a_frozen_engine_is_taken_out_comes_back_and_is_restarted_when_it_stays_frozen(tmp_path: Path) -> None:
     async def body() -> None:
         async with AgentHarness(tmp_path, engines={"hang_seconds": 4, "stop_seconds": 0.5}) as agent:
-            await agent.wish(fake_wish())
-            before = await agent.shard("m-1.0", "Ready")
-            assert before.pid is not None
-            os.kill(before.pid, signal.SIGSTOP)
+            for name in ("m", "n"):
+                await agent.wish(fake_wish(name))
+            before = {name: await agent.shard(f"{name}-1.0", "Ready") for name in ("m", "n")}
+            for record in before.values():
+                assert record.pid is not None
+                os.kill(record.pid, signal.SIGSTOP)
             suspect = await agent.shard("m-1.0", "Suspect", within=12)
             assert "does not answer" in suspect.reason
             assert await agent.endpoint("m-1") is None
-            os.kill(before.pid, signal.SIGCONT)
-            assert (await agent.shard("m-1.0", "Ready")).pid == before.pid
-            os.kill(before.pid, signal.SIGSTOP)
-            after = await agent.shard("m-1.0", "Ready", restarts=1, within=40)
-            assert after.pid != before.pid
+            assert suspect.pid is not None
+            os.kill(suspect.pid, signal.SIGCONT)
+            thawed = await agent.shard("m-1.0", "Ready")
+            assert (thawed.pid, thawed.restarts) == (suspect.pid, 0)
+            restarted = await agent.shard("n-1.0", "Ready", restarts=1, within=40)
+            assert restarted.pid != before["n"].pid
+            assert "did not answer for 4 s" in "".join(path.read_text() for path in files(folder_of(restarted)))
 
     asyncio.run(body())
 
@@ -386,6 +390,10 @@ async def no_endpoint(agent: AgentHarness) -> bool:
 
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.is_file()]
+
+
+def folder_of(record: ShardRecord) -> Path:
+    return Path(record.log_path).parent
 
 
 def lines_of(record: ShardRecord) -> list[str]:

@@ -60,6 +60,13 @@ def test_sigkill_from_nowhere_is_most_likely_the_kernel() -> None:
     assert reason.text.startswith("the engine was killed by SIGKILL, most likely by the kernel because memory ran out: look at")
 
 
+def test_an_illegal_instruction_at_the_start_is_the_wrong_build() -> None:
+    reason = classify(-signal.SIGILL, ["loading"], LLAMA, was_ready=False)
+    assert reason.final
+    assert "built for another kind of CPU. Install a build for this one." in reason.text
+    assert not classify(-signal.SIGILL, ["loading"], LLAMA, was_ready=True).final
+
+
 def test_without_a_known_reason_the_last_line_is_shown() -> None:
     assert classify(3, ["first", "last words", ""], COMMAND, was_ready=False).text == (
         'the engine exited with 3; its last line was "last words". The log tells more: `llmgwctl replica logs`.'

@@ -256,6 +256,7 @@ def test_a_full_disk_is_said_and_stops_nothing(tmp_path: Path, monkeypatch: pyte
                 found = await agent.store.get(keyspace.node_status(agent.node))
                 return found is not None and b"No space left on device; free the disk" in found.value
 
+            monkeypatch.setattr("llmgw_agent.node.EVERY_SECONDS", 0.2)
             with monkeypatch.context() as patch:
                 patch.setattr("llmgw_agent.shard.state.write_atomically", full)
                 await agent.wish(fake_wish(policy="x", generation=1))

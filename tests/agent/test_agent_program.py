@@ -31,6 +31,11 @@ from llmgw_testing.etcd_server import EtcdServer
 from llmgw_testing.llama_server import weights
 from llmgw_testing.wait import eventually
 
+#: A binary in the driver's eyes.
+BINARY = """#!/bin/sh
+[ "$1" = --version ] && echo "version: 4321 (test)" && exit
+exec {python} -m llmgw_agent.engines.xllamacpp_server "$@"
+"""
 STEPS = ("before-attempt-saved", "attempt-saved", "spawned", "process-saved")
 
 
@@ -247,7 +252,10 @@ def test_a_real_llama_cpp_serves_chat_and_embeddings_behind_its_key(tmp_path: Pa
 
 def test_damaged_weights_are_rejected_with_llama_cpps_own_reason(tmp_path: Path, etcd: EtcdServer) -> None:
     async def body() -> None:
-        async with program(tmp_path, etcd) as agent:
+        binary = tmp_path / "llama-server"
+        binary.write_text(BINARY.format(python=sys.executable))
+        binary.chmod(0o755)
+        async with program(tmp_path, etcd, llama_server=str(binary)) as agent:
             broken = tmp_path / "broken.gguf"
             broken.write_bytes(weights().read_bytes()[:3_000_000])
             source = str(broken)
@@ -256,13 +264,15 @@ def test_damaged_weights_are_rejected_with_llama_cpps_own_reason(tmp_path: Path,
             )
             await agent.start()
 
-            async def rejected() -> str | None:
+            async def rejected() -> ShardRecord | None:
                 found = await agent.store.get(keyspace.shard(agent.node, "b-1.0"))
                 record = ShardRecord.decode(found.value) if found is not None else None
-                return record.reason if record is not None and record.state == "Rejected" else None
+                return record if record is not None and record.state == "Rejected" else None
 
-            reason = await eventually(rejected, within=WITHIN, what="the rejection")
-            assert reason == (
+            record = await eventually(rejected, within=WITHIN, what="the rejection")
+            assert record is not None
+            assert record.engine_version == "4321"
+            assert record.reason == (
                 "the engine exited with 1: the weights could not be loaded. The file is damaged or of a kind that this "
                 "llama.cpp cannot load: copy it again or use a newer llama.cpp."
             )

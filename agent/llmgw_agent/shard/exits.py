@@ -40,6 +40,10 @@ def classify(status: int | None, log: Sequence[str], patterns: Sequence[Pattern]
             f"{_ended(status)}, most likely by the kernel because memory ran out: look at `dmesg`, "
             "and give the model more memory or smaller limits."
         )
+    if status == -signal.SIGILL and not was_ready:
+        return ExitReason(
+            f"{_ended(status)}: the program was built for another kind of CPU. Install a build for this one.", final=True
+        )
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     said = f'; its last line was "{last[:200]}"' if last else " and wrote nothing"
     return ExitReason(f"{_ended(status)}{said}. The log tells more: `llmgwctl replica logs`.")
