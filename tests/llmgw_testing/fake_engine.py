@@ -50,6 +50,7 @@ class FakeEngine(Host):
         self.broken: list[str] = []
         self.connections_opened = 0
         self.close_idle_after: float | None = None
+        self.refuse_bodies: bytes | None = None
         self.port = 0
         self._scripts: deque[Script] = deque()
         self._changed = threading.Condition()

@@ -118,6 +118,8 @@ class Host:
     """What a connection needs from its engine; FakeEngine implements it."""
 
     close_idle_after: float | None = None
+    refuse_bodies: bytes | None = None
+    """When set: sent as soon as a head with a body is in, then the connection is closed, the body unread."""
 
     def opened(self, connection: Connection) -> int:
         raise NotImplementedError
@@ -257,6 +259,10 @@ class Connection(asyncio.Protocol):
         codings = [value.lower() for name, value in headers if name.lower() == "transfer-encoding"]
         if len(lengths) > 1 or (lengths and codings):
             raise BadRequestError(f"ambiguous framing: content-length {lengths}, transfer-encoding {codings}")
+        if self._host.refuse_bodies is not None and (codings or lengths):
+            await self.write(self._host.refuse_bodies)
+            self.close()
+            raise ConnectionResetError
         body, consumed = b"", len(head)
         if codings:
             body, consumed = await self._chunked_body(len(head))

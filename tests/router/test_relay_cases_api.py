@@ -123,6 +123,16 @@ def test_keys_are_demanded_in_all_their_forms(setup: Setup) -> None:
     assert KEY not in setup.router.log()
 
 
+def test_a_key_counts_for_its_own_request_only(setup: Setup) -> None:
+    """On one connection, as behind a load balancer that shares its connections between clients."""
+    with RawClient(setup.port) as client:
+        for key, status in [(KEY, 200), (KEY, 200), ("sk-2", 401), (KEY, 200), (None, 401), ("sk-1 ", 200), (KEY[:-1], 401)]:
+            client.send(build("POST", "/v1/chat/completions", chat(), key=key))
+            answer = client.answer()
+            assert answer.status == status, key
+            assert answer.header("connection") is None, "the whole request is in, so the connection can stay"
+
+
 def test_without_keys_everybody_is_served_and_the_start_line_says_so(setup: Setup) -> None:
     assert ask_chat(setup.free.port).status == 200
     assert ask_chat(setup.free.port, key="anything").status == 200
