@@ -146,11 +146,8 @@ def test_names_are_completed_from_the_coordinator(tmp_path: Path, admin: FakeAdm
     admin.add("beta")
     for words, expected in [
         ("llmgwctl model show a", ["alpha"]),
-        ("llmgwctl model scale ", ["alpha", "beta"]),
         ("llmgwctl replica logs b", ["beta-00000"]),
         ("llmgwctl node show ", ["n1"]),
-        ("llmgwctl replica list --model ", ["alpha", "beta"]),
-        ("llmgwctl model s", ["serve", "show", "scale"]),
         ("llmgwctl model serve m --engine ", ["llamacpp", "command"]),
     ]:
         parts = words.split(" ")

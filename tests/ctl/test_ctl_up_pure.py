@@ -199,6 +199,9 @@ def test_the_summary_shows_how_to_use_it() -> None:
     assert "curl http://r:1/v1/chat/completions" in text
     assert "from openai import OpenAI" in text
     assert "Ctrl-C" in text
+    assert "finds it by itself" in text
+    other = hints.summary(LAYOUT, "http://r:1", "http://a:1", ["m"], stays=True, found=False)
+    assert f"llmgwctl --server http://a:1 --token-file {LAYOUT.token}" in other
     empty = hints.summary(LAYOUT, "http://r:1", "http://a:1", [], stays=False)
     assert "llmgwctl model serve" in empty
     assert "Ctrl-C" not in empty

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,17 @@ from llmgw_base.net import Listen
 from llmgw_ctl.api import ModelView
 from llmgw_ctl.errors import BadInputError, StackError
 from llmgw_ctl.running import start_time
+from llmgw_ctl.session import Session
 from llmgw_ctl.up import etcd, lock, ports, remembered
 from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.machine import State
 from llmgw_ctl.up.models import as_scaled
+from llmgw_ctl.up.options import UpOptions
 from llmgw_ctl.up.plan import ChildPlan
 from llmgw_ctl.up.ports import Claims
 from llmgw_ctl.up.process import Reaper, become_subreaper
 from llmgw_ctl.up.sample import sample_weights, sample_wish, wanted_specs
+from llmgw_ctl.up.session import run_up
 from llmgw_ctl.up.worker import Worker
 from llmgw_testing.wait import eventually, wait_until
 
@@ -356,3 +360,18 @@ def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     wait_until(lambda: start_time(holder.pid) is None, within=30, what="the holder to be gone")
     with lock.hold(layout):
         pass
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"serve": ("m=/no/such.gguf",)}, "there is no file /no/such.gguf"),
+        ({"etcd": Path("/no/such/etcd")}, "--etcd /no/such/etcd: no such program"),
+        ({"listen": "nonsense"}, "'nonsense' is not an address"),
+        ({"admin_listen": "127.0.0.1:-1"}, "'127.0.0.1:-1' is not an address"),
+    ],
+)
+def test_what_can_be_checked_is_checked_before_anything_starts(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        run_up(UpOptions(tmp_path / "state", **options), Session(environ={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}))
+    assert not (tmp_path / "state").exists()

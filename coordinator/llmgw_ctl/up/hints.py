@@ -30,14 +30,15 @@ def openai_snippet(router_url: str, model: str, question: str = QUESTION) -> str
     )
 
 
-def summary(layout: Layout, router_url: str, admin_url: str, models: Sequence[str], *, stays: bool) -> str:
-    """``stays``: whether it now serves until it is stopped."""
+def summary(layout: Layout, router_url: str, admin_url: str, models: Sequence[str], *, stays: bool, found: bool = True) -> str:
+    """``stays``: whether it now serves until it is stopped; ``found``: whether llmgwctl finds it without being told where."""
+    way = f"llmgwctl --server {admin_url} --token-file {shlex.quote(str(layout.token))}"
     lines = [
         "",
         "llmgw is up.",
         "",
         f"  OpenAI API  {router_url}/v1",
-        f"  Admin API   {admin_url}  (llmgwctl on this machine finds it by itself)",
+        f"  Admin API   {admin_url}  ({'llmgwctl on this machine finds it by itself' if found else way})",
         f"  Models      {', '.join(models) or 'none yet'}",
         f"  Logs        {layout.logs}",
         "",

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from llmgw_base.clock import Clock
@@ -49,8 +49,13 @@ def hold(layout: Layout) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
-        file.truncate(0)
+        try:
+            yield
+        finally:
+            file.truncate(0)
+            if not layout.sockets.is_relative_to(layout.root):
+                with suppress(OSError):  # not empty: etcd was killed; it is used again by the next start
+                    layout.sockets.rmdir()
 
 
 def _ours(folder: Path) -> None:

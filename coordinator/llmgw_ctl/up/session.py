@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from llmgw_base.lifecycle import Stop
 from llmgw_ctl.client import AdminClient
 from llmgw_ctl.connection import Target, read_token
-from llmgw_ctl.errors import BadInputError, StoppedEarlyError
+from llmgw_ctl.errors import BadInputError, CtlError, StoppedEarlyError
 from llmgw_ctl.session import Session
 from llmgw_ctl.up import etcd, hints, lock, ports, remembered
 from llmgw_ctl.up.ask import ask, load_client, require_client
@@ -121,7 +121,8 @@ class _Run:
             ready = await self._unless_stopped(models.bring_up(self._specs, self._options.timeout, strict=strict))
         stays = self._options.ask is None
         if not self._options.quiet:
-            self._session.terminal.line(hints.summary(self._layout, router, admin, ready, stays=stays))
+            found = _is_found(self._session, admin)
+            self._session.terminal.line(hints.summary(self._layout, router, admin, ready, stays=stays, found=found))
         if self._options.ask is not None:
             await self._unless_stopped(self._answer(self._options.ask, router, ready))
         else:
@@ -169,3 +170,11 @@ class _Run:
             return task.result()
         finally:
             await give_up(task, waiting)
+
+
+def _is_found(session: Session, admin: str) -> bool:
+    """Whether llmgwctl finds this stack, or the settings, the environment or another stack come first."""
+    try:
+        return session.target().servers == (admin,)
+    except CtlError:
+        return False
