@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from llmgw_base.config import EtcdSection, LogSection, Section
+from llmgw_proto.records import Capability
 from llmgw_router.policies import names
 
 
@@ -104,6 +105,35 @@ class AccountingSection(Section):
     access_log: Literal["off", "errors", "all"] = "errors"
 
 
+class EndpointSection(Section):
+    """An endpoint in long form, where ``id=URL=model`` does not say enough."""
+
+    id: str = Field(min_length=1)
+    url: str
+    models: list[str] = Field(min_length=1)
+    served_name: str | None = Field(default=None, description="what the engine calls the model; only with one model")
+    capabilities: list[Capability] | None = Field(default=None, description="None: everything may be asked of it")
+    weight: int = Field(default=100, ge=0, le=10_000)
+    max_concurrency: int | None = Field(default=None, ge=1, description="requests at once; more wait in the queue")
+
+    @model_validator(mode="after")
+    def _one_name(self) -> Self:
+        if self.served_name is not None and len(self.models) != 1:
+            raise ValueError("served_name goes with exactly one model; write an endpoint for each model")
+        return self
+
+
+def _form(value: object) -> str:
+    return "short form" if isinstance(value, str) else "long form"
+
+
+# Told apart by what was written, so that an error speaks of that form only.
+Endpoint = Annotated[
+    Annotated[str, Tag("short form")] | Annotated[EndpointSection, Tag("long form")],
+    Discriminator(_form),
+]
+
+
 class RouterConfig(Section):
     listen: str = "127.0.0.1:8080"
     workers: int | Literal["auto"] = Field(default=1, description="processes; auto: one per core")
@@ -112,7 +142,9 @@ class RouterConfig(Section):
     insecure: bool = Field(default=False, description="plaintext to other machines is wanted")
     tls: ServerTls | None = None
     etcd: EtcdSection | None = Field(default=None, description="None: only the endpoints named here")
-    endpoints: list[str] = Field(default=[], description="id=URL=model[,model]; with these, no etcd is used")
+    endpoints: list[Endpoint] = Field(
+        default=[], description="id=URL=model[,model], or the long form; with these, no etcd is used"
+    )
     api_keys: Path | None = Field(default=None, description="a file of name:key lines; None: every client is served")
     state_dir: Path | None = Field(default=None, description="where the last known table is kept for a start without etcd")
     policy: PolicyName = "least_loaded"
