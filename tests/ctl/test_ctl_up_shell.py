@@ -23,6 +23,7 @@ from llmgw_ctl.errors import BadInputError, StackError
 from llmgw_ctl.running import start_time
 from llmgw_ctl.session import Session
 from llmgw_ctl.up import etcd, lock, ports, remembered
+from llmgw_ctl.up.app import run_up
 from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.machine import State
 from llmgw_ctl.up.models import as_scaled
@@ -31,7 +32,6 @@ from llmgw_ctl.up.plan import ChildPlan
 from llmgw_ctl.up.ports import Claims
 from llmgw_ctl.up.process import Reaper, become_subreaper
 from llmgw_ctl.up.sample import sample_weights, sample_wish, wanted_specs
-from llmgw_ctl.up.session import run_up
 from llmgw_ctl.up.worker import Worker
 from llmgw_testing.wait import eventually, wait_until
 

@@ -53,8 +53,8 @@ def up(
     from llmgw_ctl.humanize import parse_duration
     from llmgw_ctl.running import default_state_dir
     from llmgw_ctl.session import Session
+    from llmgw_ctl.up.app import run_up
     from llmgw_ctl.up.options import UpOptions
-    from llmgw_ctl.up.session import run_up
 
     session = Session()
     folder = (state_dir.expanduser() if state_dir else default_state_dir(session.environ)).absolute()
