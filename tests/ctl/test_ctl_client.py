@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from llmgw_ctl.client import AdminClient
 from llmgw_ctl.connection import Target
 from llmgw_ctl.errors import BadInputError, CtlError, NotFoundError, RefusedError, UnreachableError
+from llmgw_testing.etcd_tls import TestAuthority
 from llmgw_testing.fake_admin import TOKEN, FakeAdmin
 
 Work = Callable[[AdminClient], Coroutine[Any, Any, Any]]
@@ -192,6 +194,25 @@ def test_logs_of_nobody(admin: FakeAdmin) -> None:
             pass
 
     assert isinstance(failure(target(admin.url), read), NotFoundError)
+
+
+def test_tls_with_the_clusters_ca_and_without_it(tmp_path: Path) -> None:
+    authority = TestAuthority(tmp_path)
+    files = authority.issue("coordinator")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(files.cert, files.key)
+    with FakeAdmin(tls) as admin:
+        assert call(target(admin.url, ca=authority.ca), lambda client: client.status())["leader"] == "c1"
+        error = failure(target(admin.url))
+        assert isinstance(error, UnreachableError)
+        assert "its certificate is not accepted" in error.message
+        assert "ca:" in error.remedy
+        plain = failure(target(admin.url.replace("https", "http")))
+        assert isinstance(plain, UnreachableError | BadInputError)
+    with FakeAdmin() as admin:
+        error = failure(target(admin.url.replace("http", "https")))
+        assert "TLS failed" in error.message
+        assert "http://" in error.remedy
 
 
 def test_a_ca_file_that_cannot_be_used(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -49,7 +50,8 @@ class _Model:
 class FakeAdmin:
     """``requests`` keeps (method, path with query) of every call that had the right token."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[Any] = []
         self.models: dict[str, _Model] = {}
@@ -78,7 +80,7 @@ class FakeAdmin:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self.port}"
 
     # Life
 
@@ -108,7 +110,7 @@ class FakeAdmin:
         app.router.add_get("/admin/v1/replicas/{id}/logs", self._logs)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
