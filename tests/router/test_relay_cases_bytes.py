@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from llmgw_testing.fake_engine import FakeEngine
 from llmgw_testing.fake_openai import LAST_CHUNK, STREAM_HEAD, chat_events, chunk, event, head, json_reply, message_events, raw
@@ -168,6 +170,41 @@ def test_random_cuts_in_chunks_and_writes(pair: Pair) -> None:
             wire = STREAM_HEAD + b"".join(chunk(part) for part in parts) + LAST_CHUNK
             pair.engine.script(pieces(wire, *sorted(source.sample(range(1, len(wire)), 6))))
             assert streamed(client, **ASKED) == body
+
+
+SCRAPS = st.sampled_from(
+    [
+        b"data: ",
+        b"data:",
+        b"event: error\n",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\n\n",
+        b":",
+        b'{"usage":null}',
+        b'{"usage":{"completion_tokens":1}}',
+        b'{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}',
+        b"[DONE]",
+        b"{",
+        b'"',
+        b"\xff",
+        "\u2028".encode(),
+        b"x" * 300,
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(scraps=st.lists(SCRAPS | st.binary(max_size=4), max_size=12), seed=st.integers(0, 2**32))
+def test_any_stream_passes_unchanged_in_any_pieces(pair: Pair, scraps: list[bytes], seed: int) -> None:
+    body, source = b"".join(scraps), random.Random(seed)
+    marks = sorted(source.sample(range(1, len(body)), min(len(body) - 1, source.randint(0, 5)))) if len(body) > 1 else []
+    parts = [body[a:b] for a, b in zip([0, *marks], [*marks, len(body)], strict=True) if a < b]
+    wire = STREAM_HEAD + b"".join(chunk(part) for part in parts) + LAST_CHUNK
+    pair.engine.script(pieces(wire, *sorted(source.sample(range(1, len(wire)), 2)), pause=0.0005))
+    with RawClient(pair.router.port) as client:
+        assert streamed(client, **ASKED) == body
 
 
 def test_json_answer_split_at_every_offset_is_unchanged(pair: Pair) -> None:
