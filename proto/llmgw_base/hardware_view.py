@@ -38,6 +38,16 @@ def table(*columns: str, title: str | None = None) -> Table:
     return made
 
 
+def text(value: object, style: str = "") -> Text:
+    """A cell as it is: square brackets are no markup, and control characters from a device's name do not reach the terminal."""
+    return Text("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in str(value)), style)
+
+
+def row(made: Table, *cells: object) -> None:
+    """Adds a row of plain values and ready-made cells."""
+    made.add_row(*[cell if isinstance(cell, Text) else text(cell) for cell in cells])
+
+
 def gpu_names(topology: Json) -> dict[str, str]:
     """Short names for the GPUs of one node, ``GPU0``…, by UUID (or PCI address while a GPU cannot be read)."""
     return {gpu_key(gpu): f"GPU{gpu.get('index', at)}" for at, gpu in enumerate(topology.get("gpus", []))}
@@ -56,7 +66,7 @@ def problems(topology: Json) -> RenderableType | None:
     made = table("PROBLEM", "AT", "WHAT")
     for each in found:
         subject = str(each.get("subject", ""))
-        made.add_row(Text(str(each.get("code", "")), "bold red"), names.get(subject, subject), str(each.get("text", "")))
+        row(made, text(each.get("code", ""), "bold red"), names.get(subject, subject), str(each.get("text", "")))
     return made
 
 
@@ -68,7 +78,8 @@ def gpus(topology: Json) -> RenderableType | None:
     made = table("GPU", "CLASS", "MEMORY", "PCI", "NUMA", "NVLINK", "POWER", "TEMP", "STATE", "UUID")
     for at, gpu in enumerate(found):
         power = gpu.get("power") or {}
-        made.add_row(
+        row(
+            made,
             f"GPU{gpu.get('index', at)}",
             str(gpu.get("class") or "?"),
             size(gpu.get("memory_bytes")),
@@ -82,7 +93,7 @@ def gpus(topology: Json) -> RenderableType | None:
         )
         for part in (gpu.get("mig") or {}).get("instances", []):
             name = str(part.get("name") or "").rpartition(" ")[2]
-            made.add_row("  MIG", name, size(part.get("memory_bytes")), *[""] * 6, str(part.get("uuid")))
+            row(made, "  MIG", name, size(part.get("memory_bytes")), *[""] * 6, str(part.get("uuid")))
     return made
 
 
@@ -106,7 +117,7 @@ def gpu_state(gpu: Json) -> Text:
     """``ok``, ``MIG``, or the code of what it is quarantined for."""
     quarantine = gpu.get("quarantine")
     if quarantine:
-        return Text(str(quarantine).partition(":")[0], "bold red")
+        return text(str(quarantine).partition(":")[0], "bold red")
     return Text("MIG", "cyan") if gpu.get("mig") else Text("ok", "green")
 
 
@@ -123,11 +134,12 @@ def matrix(topology: Json) -> RenderableType | None:
     far = topology.get("gpu_nic_distance", {})
     made = table("", *names, *hcas, "NUMA", "CPUS")
     for at, (key, name) in enumerate(zip(keys, names, strict=True)):
-        row = rows[at] if at < len(rows) else []
+        reach = rows[at] if at < len(rows) else []
         gpu = topology["gpus"][at]
-        made.add_row(
-            Text(name, "bold"),
-            *[_word(row[to] if to < len(row) else "?") for to in range(len(names))],
+        row(
+            made,
+            text(name, "bold"),
+            *[_word(reach[to] if to < len(reach) else "?") for to in range(len(names))],
             *[_word(far.get(key, {}).get(hca, "?")) for hca in hcas],
             _or_dash(gpu.get("numa")),
             str(gpu.get("cpus") or "-"),
@@ -138,7 +150,7 @@ def matrix(topology: Json) -> RenderableType | None:
 def _word(word: str) -> Text:
     if word == "X":
         return Text("X", "dim")
-    return Text(word, "bold green" if word.startswith("NV") else _NEAR.get(word, ""))
+    return text(word, "bold green" if word.startswith("NV") else _NEAR.get(word, ""))
 
 
 def islands(topology: Json) -> list[str]:
@@ -148,17 +160,17 @@ def islands(topology: Json) -> list[str]:
     for at, island in enumerate(topology.get("islands", [])):
         how = "through NVSwitch" if island.get("switched") else "bridged" if len(island.get("uuids", [])) == 2 else "meshed"
         full = "all to all" if island.get("all_to_all") else "not all to all"
-        line = f"island {at}: {_span(island.get('uuids', []), names)} ({how}, {full})"
+        line = f"island {at}: {span(island.get('uuids', []), names)} ({how}, {full})"
         if not island.get("all_to_all"):
-            line += "; groups " + " and ".join(_span(group, names) for group in island.get("tp_groups", []))
+            line += "; groups " + " and ".join(span(group, names) for group in island.get("tp_groups", []))
         if island.get("domain"):
             line += f"; domain {island['domain']}" + ("" if island.get("imex") else ", IMEX channels missing")
         lines.append(line)
-    lines += [f"PCIe group: {_span(group, names)} (no NVLink)" for group in topology.get("pci_groups", [])]
+    lines += [f"PCIe group: {span(group, names)} (no NVLink)" for group in topology.get("pci_groups", [])]
     return lines
 
 
-def _span(uuids: Sequence[str], names: Mapping[str, str]) -> str:
+def span(uuids: Sequence[str], names: Mapping[str, str]) -> str:
     """``GPU0-3``, ``GPU0-2,5``; GPUs without a number in full."""
     short = [names.get(uuid, uuid) for uuid in uuids]
     if not all(name.startswith("GPU") and name[3:].isdigit() for name in short):
@@ -194,9 +206,10 @@ def ports(topology: Json) -> RenderableType | None:
             if port.get("virtual_function")
             else "no"
         )
-        made.add_row(
+        row(
+            made,
             f"{port.get('hca')}:{port.get('port')}",
-            Text(state, "green" if active else "red"),
+            text(state, "green" if active else "red"),
             str(port.get("link_layer")),
             str(port.get("rate_text") or "-"),
             str(port.get("netdev") or "-"),
@@ -270,5 +283,5 @@ def node(topology: Json) -> RenderableType:
 
 
 def _lines(lines: Iterable[str], style: str = "") -> Text | None:
-    text = "\n".join(lines)
-    return Text(text, style) if text else None
+    whole = "\n".join(lines)
+    return text(whole, style) if whole else None

@@ -155,7 +155,7 @@ def test_fabric_show() -> None:
     text = shown(views.fabric(fabric_record(**BROKEN), 1060, {"p0": "gpu-a mlx5_0", "p3": "gpu-d mlx5_0"}))
 
     assert text.startswith(
-        "subnet s0: degraded, 3 switches, 4 host ports, 8 links, subnet manager at LID 7; mapped 1m0s ago by n1"
+        "subnet s0: degraded, 3 switches, 4 host ports, 8 links, subnet manager at LID 7; mapped 1m ago by n1"
     )
     assert "! the link leaf2 port 1 - x[2] runs at 1xNDR" in text
     assert "leaf1 port 31" in text

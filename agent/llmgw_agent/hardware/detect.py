@@ -9,13 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from llmgw_agent.hardware import host_look, nvml_look
 from llmgw_agent.hardware.hardware import Hardware
 from llmgw_agent.hardware.host_probe import HostFacts, Options
 from llmgw_agent.hardware.topology import as_json
-from llmgw_base import hardware_view
 
 __all__ = ["Hardware", "detect", "detect_main"]
 
@@ -93,6 +90,11 @@ def detect_main(argv: Sequence[str]) -> int:
         json.dump(facts, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
+        # Imported here: the agent's own loop detects without drawing.
+        from rich.console import Console
+
+        from llmgw_base import hardware_view
+
         console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
         console.print(hardware_view.node(facts), highlight=False)
     return 0

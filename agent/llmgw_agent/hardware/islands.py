@@ -21,7 +21,7 @@ from llmgw_agent.hardware.raw import Gpu, Link, Links, Pair
 
 SWITCH = "switch"
 ABSENT = "absent"
-_REMOTE_GPU, _REMOTE_NPU, _REMOTE_SWITCH = 0, 1, 2
+REMOTE_NPU, REMOTE_SWITCH = 1, 2
 _NVLINK_OK = 0
 
 Edge = tuple[int, int]
@@ -50,9 +50,9 @@ class NvlinkView:
 
 def remote_end(link: Link, by_pci: dict[str, int], absent_gpu: Callable[[str], bool]) -> int | str:
     """Where a live link leads: a GPU's index, :data:`SWITCH`, or :data:`ABSENT` for a device that is no partner here."""
-    if link.remote_type == _REMOTE_SWITCH:
+    if link.remote_type == REMOTE_SWITCH:
         return SWITCH
-    if link.remote_type == _REMOTE_NPU:
+    if link.remote_type == REMOTE_NPU:
         return ABSENT
     if link.remote is None:
         return SWITCH

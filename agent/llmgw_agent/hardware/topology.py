@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from llmgw_agent.hardware.islands import REMOTE_SWITCH
 from llmgw_agent.hardware.nvlink_fabric import STATES
 from llmgw_agent.hardware.nvlink_lanes import active
 from llmgw_agent.hardware.pci import DISTANCES, distance
@@ -16,6 +18,7 @@ from llmgw_agent.hardware.throttle import throttle_words
 if TYPE_CHECKING:
     from llmgw_agent.hardware.hardware import GpuView, Hardware
     from llmgw_agent.hardware.numa import NumaNode
+    from llmgw_agent.hardware.raw import Link
 
 Json = dict[str, Any]
 
@@ -31,7 +34,7 @@ def as_json(hardware: Hardware, live: bool = True) -> Json:
     """
     system = hardware.nvml.system
     return {
-        "gpus": [_gpu(hardware, gpu) | (_gpu_live(gpu) if live else {}) for gpu in hardware.gpus],
+        "gpus": [_gpu(hardware, gpu) | (_gpu_live(hardware, gpu) if live else {}) for gpu in hardware.gpus],
         "islands": _islands(hardware),
         "tp_groups": [_keys(hardware, group) for island in hardware.nvlink.islands for group in island.groups],
         "pci_groups": [_keys(hardware, group) for group in hardware.pci_groups()],
@@ -111,7 +114,7 @@ def _gpu(hardware: Hardware, gpu: GpuView) -> Json:
     }
 
 
-def _gpu_live(gpu: GpuView) -> Json:
+def _gpu_live(hardware: Hardware, gpu: GpuView) -> Json:
     raw = gpu.raw
     return {
         "memory_used_bytes": raw.memory_used,
@@ -168,29 +171,28 @@ def _mig(gpu: GpuView) -> Json | None:
 
 
 def _nvlink(hardware: Hardware, gpu: GpuView) -> Json | None:
+    """``peers`` counts live links by the other end's UUID, or by ``switch``."""
     links = hardware.nvml.links.get(gpu.raw.index)
     if links is None or not links.links:
         return None
-    addresses = {other.address: other.key for other in hardware.gpus if other.address}
-    switched = hardware.nvlink.switch_links.get(gpu.raw.index, 0)
+    peers = Counter(_peer(hardware, gpu, link) for link in links.links if link.up)
     return {
         "active": active(links),
         "total": len(links.links),
-        "switch": bool(switched),
+        "switch": "switch" in peers,
         "version": next((_NVLINK_VERSIONS.get(link.version or 0) for link in links.links if link.version), None),
-        "links": [
-            {
-                "link": link.link,
-                "up": link.up,
-                "remote": (addresses.get(link.remote or "") or link.remote or ("switch" if switched else None))
-                if link.up
-                else None,
-                "speed_mbps": link.speed,
-                "errors": link.errors,
-            }
-            for link in links.links
-        ],
+        "speed_mbps": max((link.speed for link in links.links if link.speed), default=None),
+        "peers": dict(peers),
+        "inactive": [link.link for link in links.links if not link.up],
     }
+
+
+def _peer(hardware: Hardware, gpu: GpuView, link: Link) -> str:
+    if link.remote is None or link.remote_type == REMOTE_SWITCH:
+        return "switch"
+    known = {other.address: other.key for other in hardware.gpus if other.address}
+    switched = hardware.nvlink.switch_links.get(gpu.raw.index, 0)
+    return known.get(link.remote) or ("switch" if switched else link.remote)
 
 
 def _fabric(gpu: GpuView) -> Json | None:
