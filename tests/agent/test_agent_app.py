@@ -253,8 +253,14 @@ def test_a_frozen_engine_is_taken_out_comes_back_and_is_restarted_when_it_stays_
             assert "does not answer" in suspect.reason
             assert await agent.endpoint("m-1") is None
             assert suspect.pid is not None
+            await agent.wish(fake_wish("m", policy="other", generation=1))
+            await agent.shard("m-1.0", "Suspect", generation=1)
+            assert await agent.endpoint("m-1") is None, "a change of the wish does not bring a suspect back"
             os.kill(suspect.pid, signal.SIGCONT)
-            thawed = await agent.shard("m-1.0", "Ready")
+            thawed = await agent.shard("m-1.0", "Ready", generation=1)
+            endpoint = await agent.endpoint("m-1")
+            assert endpoint is not None
+            assert endpoint.policy == "other"
             assert (thawed.pid, thawed.restarts) == (suspect.pid, 0)
             restarted = await agent.shard("n-1.0", "Ready", restarts=1, within=40)
             assert restarted.pid != before["n"].pid

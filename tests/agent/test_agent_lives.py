@@ -131,9 +131,14 @@ def test_processes_that_nobody_wishes_are_ended_once_the_list_is_whole(tmp_path:
             await agent.wish(fake_wish("m"))
             await agent.wish(fake_wish("n"))
             await agent.wish(fake_wish("o", script="double-fork"))
+            await agent.wish(fake_wish("p", script="double-fork"))
             for shard in ("m-1.0", "n-1.0", "o-1.0"):
                 await agent.shard(shard, "Ready")
+            half_dead = await agent.shard("p-1.0", "Ready")
             await agent.crash()
+            assert half_dead.pid is not None
+            os.kill(half_dead.pid, signal.SIGKILL)
+            await agent.unwish("p-1.0")
             state(agent).path("m-1.0").unlink()
             await agent.unwish("m-1.0")
             await agent.unwish("n-1.0")
@@ -142,6 +147,7 @@ def test_processes_that_nobody_wishes_are_ended_once_the_list_is_whole(tmp_path:
             await agent.start()
             await agent.nothing_left("m-1.0", "m-1")
             await agent.nothing_left("n-1.0", "n-1")
+            await agent.nothing_left("p-1.0", "p-1")
             record = await agent.shard("o-1.0", "Ready", epoch=2)
             assert {each.identity.pid for each in agent.processes()} == {record.pid}
 

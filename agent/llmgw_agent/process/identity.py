@@ -121,6 +121,17 @@ def read_environment(pid: int, proc: Path = PROC) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
+def peak_rss(pid: int, proc: Path = PROC) -> int:
+    """The most memory in bytes that the process has had resident; 0 if it is gone."""
+    try:
+        for line in (proc / str(pid) / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return 0
+    return 0
+
+
 def pids(proc: Path = PROC) -> Iterator[int]:
     for name in os.listdir(proc):  # noqa: PTH208 - a thousand Path objects per look are not worth it
         if name.isdigit():

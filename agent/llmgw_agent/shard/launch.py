@@ -108,9 +108,7 @@ class Launcher:
             context.ports.give_back(port)
             raise
         context.checkpoint("spawned")
-        who = engine.identity
-        process = SavedProcess(pid=who.pid, start_ticks=who.start_ticks, boot_id=who.boot_id, started_at=context.clock.wall())
-        self.save(attempt, process)
+        self.save(attempt, SavedProcess.of(engine.identity, context.clock.wall()))
         context.checkpoint("process-saved")
         return engine, attempt
 

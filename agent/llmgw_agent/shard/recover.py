@@ -55,12 +55,11 @@ def rebuild(
     for each in sorted(marked, key=lambda one: one.identity.start_ticks):
         marker = each.marker
         if each.leader and marker.wish == print_ and marker.epoch == wish.epoch:
-            who = each.identity
             return SavedShard(
                 node=node,
                 assignment=wish,
                 api_key=api_key,
                 attempt=SavedAttempt(id=marker.attempt, wish=print_, host=host, port=marker.port),
-                process=SavedProcess(pid=who.pid, start_ticks=who.start_ticks, boot_id=who.boot_id, started_at=now),
+                process=SavedProcess.of(each.identity, now),
             )
     return None

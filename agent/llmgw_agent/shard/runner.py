@@ -1,75 +1,69 @@
 """Runs one wish: launch, probe, watch, restart; and its end: drain, stop, leave nothing.
 
-Owned by a worker, which runs :meth:`pursue` until it wants something else and cancels it then, at any await. What a cancelled
-call left half done (an engine that is being ended, say) the next call finds in ``self._engine`` and takes up.
+Owned by a worker, which runs :meth:`Runner.pursue` until it wants something else and cancels it then, at any await. What a
+cancelled call left half done (an engine that is being ended, say) the next call finds in ``self._engine`` and takes up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import AttemptError, PortTakenError, RejectedError, SurvivorsError
 from llmgw_agent.logs.files import FIRST_FAILURE, pin_first_failure, read_attempt
 from llmgw_agent.process.end import end_family
-from llmgw_agent.process.identity import Identity, is_running
-from llmgw_agent.process.logmon import NAME
+from llmgw_agent.process.identity import Identity, is_running, peak_rss
 from llmgw_agent.process.scan import Marked, find_family
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.drain import wait_idle
 from llmgw_agent.shard.engine import Engine
 from llmgw_agent.shard.exits import classify
 from llmgw_agent.shard.launch import Launcher, Prepared, check, locate, marker_of, output_of
-from llmgw_agent.shard.machine import Machine, Move
-from llmgw_agent.shard.record import endpoint_record, shard_record
+from llmgw_agent.shard.ledger import Ledger
+from llmgw_agent.shard.machine import Machine
+from llmgw_agent.shard.record import endpoint_record
 from llmgw_agent.shard.recover import choose
 from llmgw_agent.shard.restart import Limits, RestartPolicy, Retry
 from llmgw_agent.shard.serve import Serving
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard
-from llmgw_proto import keyspace
 from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState, Timings
 
 PORT_RETRIES = 5
 SURVIVOR_PAUSE = 5.0
 RSS_EVERY = 10.0
+PINNED_READ = 256 << 10
 logger = logging.getLogger(__name__)
 
 
 class Runner:
     def __init__(self, context: Context, saved: SavedShard) -> None:
         self._context = context
-        self._saved = saved
+        self._ledger = Ledger(context, saved)
+        self._machine = Machine(saved.assignment.shard, context.clock.monotonic, self._ledger.moved)
+        self._policy = _policy(context, saved.failures)
         self._engine: Engine | None = None
         self._died_unseen = False
-        self._next_attempt_at: float | None = None
+        self._served = saved.endpoint is not None
+        """Whether the present attempt was ever ready."""
         self._ready_since: float | None = None
-        self._peak_rss, self._rss_read_at = 0, 0.0
+        self._rss_read_at = 0.0
         self._port_retries = 0
         self._nudge = asyncio.Event()
-        limits = context.config.restart
-        self._policy = RestartPolicy(
-            Limits(limits.attempts, limits.interval_seconds, limits.first_delay, limits.longest_delay, limits.cooldown_seconds),
-            context.spread,
-            saved.failures,
-        )
-        self._machine = Machine(self.shard, context.clock.monotonic, self._moved)
-        self._save()
-        self._publish()
 
     # --- what the worker asks and says --------------------------------------------------------------------------------
 
     @property
     def wish(self) -> AssignmentRecord:
-        return self._saved.assignment
+        return self._ledger.wish
 
     @property
     def shard(self) -> str:
-        return self._saved.assignment.shard
+        return self._ledger.wish.shard
 
     @property
     def state(self) -> ShardState:
@@ -78,43 +72,42 @@ class Runner:
     @property
     def finishing(self) -> bool:
         """Whether its end was begun, perhaps by an earlier life of the agent: it is then carried through."""
-        return self._saved.finishing
+        return self._ledger.saved.finishing
 
     def update(self, wish: AssignmentRecord) -> None:
         """Takes over what of a new wish does not concern the process."""
         again = wish.generation != self.wish.generation
-        self._change(assignment=wish)
-        self._publish()
-        endpoint = self._saved.endpoint
+        endpoint = self._ledger.saved.endpoint
         if endpoint is not None:
-            known = {"policy": wish.policy}
-            self._offer(
-                endpoint.model_copy(update=known if wish.capabilities is None else {**known, "capabilities": wish.capabilities})
-            )
+            asked = {} if wish.capabilities is None else {"capabilities": wish.capabilities}
+            endpoint = endpoint.model_copy(update={"policy": wish.policy, **asked})
+        self._ledger.change(assignment=wish, endpoint=endpoint)
+        self._ledger.publish()
+        if endpoint is not None and self._machine.state is ShardState.READY:
+            self._ledger.offer(endpoint)
         if again:
             self._policy.failures = 0
             self._nudge.set()
 
     async def adopt(self, marked: Sequence[Marked], writers: dict[str, Identity]) -> None:
         """At the agent's start: takes over the engine that an earlier life of it started, if it still runs."""
-        context, attempt = self._context, self._saved.attempt
-        identity = choose(self._saved, marked, lambda one: is_running(one, context.boot))
+        context, saved = self._context, self._ledger.saved
+        attempt, process = saved.attempt, saved.process
         if attempt is None:
             return
+        identity = choose(saved, marked, lambda one: is_running(one, context.boot))
         if identity is not None:
             output = output_of(context, self.shard, attempt.id)
-            marker = marker_of(context, self.wish, attempt)
-            self._engine = Engine.adopt(identity, marker, output, writers.get(attempt.id))
+            self._engine = Engine.adopt(identity, marker_of(context, self.wish, attempt), output, writers.get(attempt.id))
         if self._engine is None:
-            process = self._saved.process
             # After a reboot nothing failed: everything is simply gone.
             self._died_unseen = process is not None and process.boot_id == context.boot
-            self._change(process=None, endpoint=None)
+            self._ledger.change(process=None, endpoint=None)
             return
         context.ports.hold(attempt.port)
         context.gpus.hold(self.shard, self.wish.gpus)
-        if self._saved.process is None:
-            self._change(process=_saved_process(self._engine.identity, context.clock.wall()))
+        if process is None:
+            self._ledger.change(process=SavedProcess.of(self._engine.identity, context.clock.wall()))
         logger.info("engine adopted", extra={"fields": {"shard": self.shard, "pid": self._engine.pid}})
         strays = {each.identity for each in marked if each.marker.attempt != attempt.id}
         await end_family(lambda: {each for each in strays if is_running(each, context.boot)}, context.clock, grace=1)
@@ -125,7 +118,6 @@ class Runner:
             try:
                 if self._died_unseen:
                     self._died_unseen = False
-                    self._machine.to(ShardState.FAILED, "the engine ended while the agent was away")
                     await self._explain_end(None)
                 if self._engine is None:
                     await self._launch()
@@ -140,28 +132,20 @@ class Runner:
             except AttemptError as error:
                 await self._failed(error, wait=True)
 
-    async def retire(self, *, final: bool, drain: float | None = None) -> None:
+    async def retire(self, *, final: bool) -> None:
         """Drains and ends the engine and removes every trace but its logs. ``final``: its epoch must not come back."""
-        self._change(finishing=final or self._saved.finishing)
-        serving = self._engine is not None and self._saved.endpoint is not None
+        self._ledger.change(finishing=final or self.finishing)
         self._machine.to(ShardState.DRAINING)
-        if serving:
-            await self._drain(self.wish.drain_seconds if drain is None else drain)
-        await self._end_engine()
+        await self._drain(self.wish.drain_seconds)
+        await self._end_everything()
         self._machine.to(ShardState.STOPPED)
-        context = self._context
-        if final:
-            self._guarded(lambda: context.state.finish(self.shard, self.wish.epoch))
-        self._guarded(lambda: context.state.remove(self.shard))
-        context.publisher.remove(self._endpoint_key)
-        context.publisher.remove(keyspace.shard(context.node, self.shard))
+        self._ledger.close(finished=final)
 
     async def stop_for_shutdown(self, drain: float) -> None:
         """The agent ends and takes its engines along: the wish stays for its next start."""
-        if self._engine is not None and self._saved.endpoint is not None:
-            await self._drain(min(drain, self.wish.drain_seconds))
-        await self._end_engine()
-        self._context.publisher.remove(keyspace.shard(self._context.node, self.shard))
+        await self._drain(min(drain, self.wish.drain_seconds))
+        await self._end_everything()
+        self._ledger.withdraw_record()
 
     async def release(self) -> None:
         """The agent ends and leaves its engines running."""
@@ -172,277 +156,202 @@ class Runner:
 
     async def _launch(self) -> None:
         context, wish = self._context, self.wish
-        self._next_attempt_at = None
+        self._ledger.expect_attempt(None)
         self._machine.to(ShardState.INSTALLING)
         driver, located = await locate(context, wish)
         self._machine.to(ShardState.FETCHING)
         checked = await check(context, wish, driver)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
-        await self._until_gone(partial(find_family, None, context.node, wish.shard))
+        await self._end_leftovers()
         await context.gpus.take(self.shard, wish.gpus)
         self._machine.to(ShardState.STARTING)
-        launcher = Launcher(context, wish, self._saved.api_key, self._save_attempt)
+        self._served = False
+        launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt)
         self._engine, _ = launcher.start(Prepared(driver, located, checked))
-        self._publish()
+        self._ledger.publish()
 
     def _save_attempt(self, attempt: SavedAttempt, process: SavedProcess | None) -> None:
-        self._change(attempt=attempt, process=process, endpoint=None, timings=Timings())
+        self._ledger.change(attempt=attempt, process=process, endpoint=None, timings=Timings())
 
     # --- serve --------------------------------------------------------------------------------------------------------
 
-    def _serving(self) -> Serving:
-        context, attempt = self._context, self._saved.attempt
-        assert attempt is not None
+    def _serving(self, attempt: SavedAttempt) -> Serving:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(attempt.host, attempt.host)  # noqa: S104 - read, not bound
         url = f"http://[{host}]:{attempt.port}" if ":" in host else f"http://{host}:{attempt.port}"
-        client = EngineClient(context.session, url, self._saved.api_key)
-        return Serving(context.clock, find_driver(context.drivers, self.wish.engine), self.wish, client)
+        client = EngineClient(self._context.session, url, self._ledger.saved.api_key)
+        return Serving(self._context.clock, find_driver(self._context.drivers, self.wish.engine), self.wish, client)
 
     async def _serve(self) -> None:
         """Returns never. Raises RejectedError, AttemptError when this attempt is over."""
         engine = self._engine
         assert engine is not None
-        ended = asyncio.create_task(engine.wait(), name=f"end-{self.shard}")
-        watched = asyncio.create_task(self._watch_over(), name=f"watch-{self.shard}")
-        try:
-            await asyncio.wait({ended, watched}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (ended, watched):
-                task.cancel()
-            results = await asyncio.gather(ended, watched, return_exceptions=True)
-        if engine.ended:
-            self._retract()
-            self._machine.to(ShardState.FAILED, "the engine ended")
-            await self._explain_end(await engine.wait())
-        assert isinstance(results[1], BaseException)
-        raise results[1]
+        await _until_first(engine.wait(), self._watch_over(), raising=lambda: not engine.ended)
+        self._ledger.withdraw()
+        await self._explain_end(await engine.wait())
 
     async def _watch_over(self) -> None:
         """Returns never. Raises AttemptError."""
-        context, serving = self._context, self._serving()
-        if self._saved.endpoint is not None and self._machine.state is ShardState.ASSIGNED and await serving.healthy():
+        context, attempt, known = self._context, self._ledger.saved.attempt, self._ledger.saved.endpoint
+        assert attempt is not None
+        serving = self._serving(attempt)
+        limits = context.config.engines
+        if self._machine.state is ShardState.ASSIGNED and known is not None and await serving.healthy():
             # Adopted, was ready before, and answers: routers need not miss it for a moment.
-            self._became_ready(self._saved.endpoint)
+            self._became_ready(known)
         else:
             if self._machine.state is ShardState.ASSIGNED:
                 self._machine.to(ShardState.PROBING)
             began = context.clock.monotonic()
-            found = await serving.become_ready(context.config.engines.start_seconds, lambda: self._listening(began))
-            assert self._saved.attempt is not None
-            timings = self._saved.timings
+            # An engine that was ready before has no start to be patient with.
+            limit = limits.start_seconds if known is None else limits.hang_seconds
+            found = await serving.become_ready(limit, lambda: self._listening(began))
+            timings = self._ledger.saved.timings
             waited = context.clock.monotonic() - began - (timings.start_to_listen or 0.0)
-            self._change(timings=timings.model_copy(update={"listen_to_ready": waited}))
-            self._became_ready(
-                endpoint_record(context.node, context.config.node.address, self.wish, self._saved.attempt, found)
-            )
-        await serving.watch_health(context.config.engines.hang_seconds, self._suspect, self._healthy)
+            self._ledger.change(timings=timings.model_copy(update={"listen_to_ready": waited}))
+            self._became_ready(endpoint_record(context.node, context.config.node.address, self.wish, attempt, found))
+        await serving.watch_health(limits.hang_seconds, self._suspect, self._healthy)
 
     def _listening(self, began: float) -> None:
         if self._machine.state is ShardState.STARTING:
-            self._change(timings=Timings(start_to_listen=self._context.clock.monotonic() - began))
+            self._ledger.change(timings=Timings(start_to_listen=self._context.clock.monotonic() - began))
             self._machine.to(ShardState.PROBING)
 
     def _became_ready(self, endpoint: EndpointRecord) -> None:
-        self._ready_since = self._context.clock.monotonic()
+        self._ready_since, self._served = self._context.clock.monotonic(), True
         self._port_retries = 0
         self._read_rss()
+        # First the endpoint: whoever reads Ready may count on it.
+        self._ledger.offer(endpoint.model_copy(update={"draining": False, "policy": self.wish.policy}))
         self._machine.to(ShardState.READY)
-        self._offer(endpoint.model_copy(update={"draining": False, "policy": self.wish.policy}))
 
     def _suspect(self) -> None:
-        self._context.publisher.remove(self._endpoint_key)
+        self._ledger.suspend()
         self._machine.to(ShardState.SUSPECT, "the engine runs but does not answer; routers leave it out until it does")
 
     def _healthy(self) -> None:
-        if self._machine.state is ShardState.SUSPECT and self._saved.endpoint is not None:
+        endpoint = self._ledger.saved.endpoint
+        if self._machine.state is ShardState.SUSPECT and endpoint is not None:
+            self._ledger.offer(endpoint)
             self._machine.to(ShardState.READY)
-            self._offer(self._saved.endpoint)
-        if "state" in self._context.problems:
-            self._save()
-        if self._context.clock.monotonic() - self._rss_read_at >= RSS_EVERY and self._read_rss():
-            self._publish()
+        self._ledger.heal()
+        if self._context.clock.monotonic() - self._rss_read_at >= RSS_EVERY:
+            self._read_rss()
+
+    def _read_rss(self) -> None:
+        self._rss_read_at = self._context.clock.monotonic()
+        if self._engine is not None:
+            self._ledger.peak_rss(peak_rss(self._engine.pid))
 
     # --- failure ------------------------------------------------------------------------------------------------------
 
     async def _explain_end(self, status: int | None) -> None:
-        """Raises what the end of the engine means."""
-        attempt = self._saved.attempt
+        """Raises what the end of the engine means: RejectedError, PortTakenError or AttemptError."""
+        self._machine.to(ShardState.FAILED, "the engine ended")
+        attempt = self._ledger.saved.attempt
         await self._end_engine()
         assert attempt is not None
         lines = await asyncio.to_thread(read_attempt, self._context.log_folder(self.shard), attempt.id)
         driver = find_driver(self._context.drivers, self.wish.engine)
-        reason = classify(status, lines, driver.patterns, was_ready=self._ready_since is not None)
+        reason = classify(status, lines, driver.patterns, was_ready=self._served)
         if reason.final:
-            await asyncio.to_thread(self._pin, reason.text, lines)
+            await asyncio.to_thread(self._pin, reason.text, attempt.id)
             raise RejectedError(reason.text)
         if reason.port_taken:
             raise PortTakenError(reason.text)
         raise AttemptError(reason.text)
 
     async def _failed(self, error: AttemptError, *, wait: bool) -> None:
-        self._retract()
+        """Cleans up and, with ``wait``, pauses as the restart policy says."""
+        self._ledger.withdraw()
         self._machine.to(ShardState.FAILED, str(error))
-        attempt = self._saved.attempt
+        attempt = self._ledger.saved.attempt
         await self._end_engine()
         clock = self._context.clock
         ready_for = clock.monotonic() - self._ready_since if self._ready_since is not None else 0.0
         self._ready_since = None
-        self._change(restarts=self._saved.restarts + 1)
+        self._ledger.change(restarts=self._ledger.saved.restarts + 1)
         if not wait:
             return
         decision = self._policy.failed(str(error), ready_for)
-        self._change(failures=self._policy.failures)
+        self._ledger.change(failures=self._policy.failures)
         if self._policy.failures == 1 and attempt is not None:
-            lines = await asyncio.to_thread(read_attempt, self._context.log_folder(self.shard), attempt.id, 256 << 10)
-            await asyncio.to_thread(self._pin, str(error), lines)
+            await asyncio.to_thread(self._pin, str(error), attempt.id)
         pause = decision.delay if isinstance(decision, Retry) else decision.cooldown
-        self._next_attempt_at = clock.wall() + pause if isinstance(decision, Retry) else None
+        self._ledger.expect_attempt(clock.wall() + pause if isinstance(decision, Retry) else None)
         self._machine.to(ShardState.FAILED, decision.reason)
         self._nudge.clear()
-        await self._sleep_or_nudge(pause)
+        await _until_first(clock.sleep(pause), self._nudge.wait())
 
-    async def _sleep_or_nudge(self, pause: float) -> None:
-        tasks = {asyncio.ensure_future(self._context.clock.sleep(pause)), asyncio.ensure_future(self._nudge.wait())}
+    def _pin(self, reason: str, attempt: str) -> None:
+        folder = self._context.log_folder(self.shard)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _pin(self, reason: str, lines: list[str]) -> None:
-        try:
-            pin_first_failure(self._context.log_folder(self.shard), self.wish.epoch, reason, lines)
+            pin_first_failure(folder, self.wish.epoch, reason, read_attempt(folder, attempt, PINNED_READ))
         except OSError as error:
-            logger.warning(
-                "cannot keep the first failure's log", extra={"fields": {"file": FIRST_FAILURE, "cause": str(error)}}
-            )
+            fields = {"file": FIRST_FAILURE, "cause": str(error)}
+            logger.warning("cannot keep the first failure's log", extra={"fields": fields})
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
     async def _drain(self, seconds: float) -> None:
-        engine, attempt, endpoint = self._engine, self._saved.attempt, self._saved.endpoint
-        assert engine is not None
-        assert attempt is not None
-        context = self._context
-        if endpoint is not None:
-            self._offer(endpoint.model_copy(update={"draining": True}))
-            await context.publisher.settled(2)
-        idle = asyncio.create_task(wait_idle(self._serving(), attempt.port, context.clock, seconds), name=f"idle-{self.shard}")
-        ended = asyncio.create_task(engine.wait(), name=f"end-{self.shard}")
-        try:
-            await asyncio.wait({idle, ended}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (idle, ended):
-                task.cancel()
-            await asyncio.gather(idle, ended, return_exceptions=True)
+        """Lets running requests finish; returns at once if there can be none."""
+        engine, attempt = self._engine, self._ledger.saved.attempt
+        if engine is None or attempt is None or self._ledger.saved.endpoint is None:
+            return
+        self._ledger.offer_draining()
+        await self._context.publisher.settled(2)
+        await _until_first(wait_idle(self._serving(attempt), attempt.port, self._context.clock, seconds), engine.wait())
+
+    async def _end_everything(self) -> None:
+        await self._end_engine()
+        await self._end_leftovers()
 
     async def _end_engine(self) -> None:
         """Ends all processes, however long it takes. An endpoint that drains stays until then: it tells routers why."""
-        engine = self._engine
-        while engine is not None:
-            try:
-                await engine.end(self._context.clock, self._context.config.engines.stop_seconds)
-                break
-            except SurvivorsError as error:
-                await self._survivors(error)
-        if engine is not None and self._saved.attempt is not None:
-            self._context.ports.give_back(self._saved.attempt.port)
+        engine, attempt = self._engine, self._ledger.saved.attempt
+        if engine is not None:
+            await self._despite_survivors(lambda: engine.end(self._context.clock, self._context.config.engines.stop_seconds))
+            if attempt is not None:
+                self._context.ports.give_back(attempt.port)
         self._engine = None
         self._context.gpus.give_back(self.shard)
-        self._retract()
-        if self._saved.process is not None:
-            self._change(process=None)
+        self._ledger.withdraw()
+        if self._ledger.saved.process is not None:
+            self._ledger.change(process=None)
 
-    async def _until_gone(self, family: partial[set[Identity]]) -> None:
+    async def _end_leftovers(self) -> None:
+        """Ends what carries the shard's mark although no engine of it is known, such as children that lost their parent."""
+        context = self._context
+        family = partial(find_family, None, context.node, self.shard)
+        await self._despite_survivors(lambda: end_family(family, context.clock, grace=context.config.engines.stop_seconds))
+
+    async def _despite_survivors(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             try:
-                await end_family(family, self._context.clock, grace=self._context.config.engines.stop_seconds)
+                return await end()
             except SurvivorsError as error:
-                await self._survivors(error)
-            else:
-                return
-
-    async def _survivors(self, error: SurvivorsError) -> None:
-        logger.error("processes do not die", extra={"fields": {"shard": self.shard, "cause": str(error)}})
-        self._machine.to(self._machine.state, str(error))
-        await self._context.clock.sleep(SURVIVOR_PAUSE)
-
-    # --- what others see, and what is kept ----------------------------------------------------------------------------
-
-    @property
-    def _endpoint_key(self) -> str:
-        return keyspace.endpoint(self._context.node, self.wish.replica)
-
-    def _offer(self, endpoint: EndpointRecord) -> None:
-        if not endpoint.draining:
-            self._change(endpoint=endpoint)
-        self._context.publisher.put(self._endpoint_key, endpoint.encode(), leased=True)
-
-    def _retract(self) -> None:
-        self._context.publisher.remove(self._endpoint_key)
-        if self._saved.endpoint is not None:
-            self._change(endpoint=None)
-
-    def _moved(self, move: Move) -> None:
-        fields = {"shard": self.shard, "state": move.state, **({"reason": move.reason} if move.reason else {})}
-        level = logging.WARNING if move.state in (ShardState.FAILED, ShardState.REJECTED, ShardState.SUSPECT) else logging.INFO
-        logger.log(level, "shard is now %s", move.state, extra={"fields": fields})
-        self._publish()
-
-    def _publish(self) -> None:
-        record = shard_record(
-            self._saved,
-            self._machine.state,
-            self._machine.reason,
-            now=self._context.clock.wall(),
-            log_path=str(self._context.log_folder(self.shard) / NAME),
-            next_attempt_at=self._next_attempt_at if self._machine.state is ShardState.FAILED else None,
-            peak_rss_bytes=self._peak_rss,
-        )
-        self._context.publisher.put(keyspace.shard(self._context.node, self.shard), record.encode())
-
-    def _change(self, **fields: object) -> None:
-        self._saved = self._saved.model_copy(update=fields)
-        self._save()
-
-    def _save(self) -> None:
-        self._guarded(lambda: self._context.state.save(self._saved))
-
-    def _guarded(self, write: Callable[[], None]) -> None:
-        """A full disk stops no engine: it is said, and the next write tries again."""
-        problems = self._context.problems
-        try:
-            write()
-        except OSError as error:
-            if "state" not in problems:
-                logger.error("cannot write the state of shards", extra={"fields": {"cause": str(error)}})  # noqa: TRY400
-            problems["state"] = f"state folder {self._context.config.state_dir}: {error.strerror}; free the disk"
-        else:
-            problems.pop("state", None)
-
-    def _read_rss(self) -> bool:
-        """Whether the peak grew enough to be worth telling."""
-        self._rss_read_at = self._context.clock.monotonic()
-        if self._engine is None:
-            return False
-        peak = _peak_rss(self._engine.pid)
-        if peak <= self._peak_rss * 1.05:
-            return False
-        self._peak_rss = peak
-        return True
+                logger.error("processes do not die", extra={"fields": {"shard": self.shard, "cause": str(error)}})  # noqa: TRY400
+                self._machine.to(self._machine.state, str(error))
+            await self._context.clock.sleep(SURVIVOR_PAUSE)
 
 
-def _saved_process(who: Identity, started_at: float) -> SavedProcess:
-    return SavedProcess(pid=who.pid, start_ticks=who.start_ticks, boot_id=who.boot_id, started_at=started_at)
+def _policy(context: Context, failures: int) -> RestartPolicy:
+    limits = context.config.restart
+    return RestartPolicy(
+        Limits(limits.attempts, limits.interval_seconds, limits.first_delay, limits.longest_delay, limits.cooldown_seconds),
+        context.spread,
+        failures,
+    )
 
 
-def _peak_rss(pid: int) -> int:
-    """Bytes; 0 if the process is gone."""
+async def _until_first(*works: Coroutine[Any, Any, Any], raising: Callable[[], bool] = lambda: True) -> None:
+    """Runs all until one is over, then cancels the others. If that one failed and ``raising`` says so, raises its error."""
+    tasks = [asyncio.create_task(work) for work in works]
     try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return 0
-    return 0
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if raising():
+        for task in done:
+            task.result()

@@ -13,11 +13,13 @@ import logging
 import os
 import tempfile
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmgw_agent.errors import StateFileError
+from llmgw_agent.process.identity import Identity
 from llmgw_proto.records import AssignmentRecord, EndpointRecord, Timings
 
 VERSION = 1
@@ -33,6 +35,10 @@ class SavedProcess(_Saved):
     start_ticks: int
     boot_id: str
     started_at: float
+
+    @classmethod
+    def of(cls, identity: Identity, started_at: float) -> Self:
+        return cls(pid=identity.pid, start_ticks=identity.start_ticks, boot_id=identity.boot_id, started_at=started_at)
 
 
 class SavedAttempt(_Saved):
