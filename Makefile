@@ -26,6 +26,7 @@ lint: $(STAMPS)/dev ## formatting, style, types, and who may import whom
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests bench
 	$(BIN)/lint-imports
 
 format: $(STAMPS)/dev ## format the code and mend what can be mended
