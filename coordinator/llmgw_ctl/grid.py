@@ -41,9 +41,12 @@ STATE_STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """``spare`` above 0: left out when the terminal is too narrow for all, the highest first."""
+
     title: str
     align: Literal["left", "right"] = "left"
     fold: bool = False
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,16 @@ class Grid:
         kept = [index for index, column in enumerate(self.columns) if column.title != title]
         columns = tuple(self.columns[index] for index in kept)
         return replace(self, columns=columns, rows=[tuple(row[index] for index in kept) for row in self.rows])
+
+    def fitting(self, width: int) -> Grid:
+        """Without as many spare columns as must go, so that the rest fits on a terminal of this width."""
+        grid = self
+        while grid.least_width() > width:
+            spare = max(grid.columns, key=lambda column: column.spare)
+            if spare.spare == 0:
+                break
+            grid = grid.without(spare.title)
+        return grid
 
     def rich(self) -> Table:
         from rich.table import Table

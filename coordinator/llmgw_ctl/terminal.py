@@ -52,10 +52,13 @@ class Terminal:
         """A table on stdout; when it has no rows, what to do next on stderr."""
         if not grid.rows:
             self.note(grid.empty)
-        elif self.out.is_terminal and grid.least_width() <= self.out.width:
-            self.out.print(grid.rich())
-        else:
-            sys.stdout.write(grid.plain())
+            return
+        if self.out.is_terminal:
+            grid = grid.fitting(self.out.width)
+            if grid.least_width() <= self.out.width:
+                self.out.print(grid.rich())
+                return
+        sys.stdout.write(grid.plain())
 
     def error(self, error: CtlError) -> None:
         self._marked("error:", "bold red", error.message)

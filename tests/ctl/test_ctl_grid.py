@@ -66,3 +66,11 @@ def test_a_terminal_too_narrow_for_the_table_is_known() -> None:
 def test_a_column_can_be_left_out() -> None:
     grid = Grid((Column("A"), Column("B"), Column("C")), [("1", "2", "3")])
     assert grid.without("B").plain() == "A  C\n1  3\n"
+
+
+def test_spare_columns_go_one_by_one_until_the_rest_fits() -> None:
+    grid = Grid((Column("A"), Column("B", spare=1), Column("C", spare=2)), [("a" * 10, "b" * 10, "c" * 10)])
+    assert [column.title for column in grid.fitting(80).columns] == ["A", "B", "C"]
+    assert [column.title for column in grid.fitting(30).columns] == ["A", "B"]
+    assert [column.title for column in grid.fitting(15).columns] == ["A"]
+    assert [column.title for column in grid.fitting(3).columns] == ["A"]

@@ -85,6 +85,7 @@ def test_a_hopeless_model_is_reported_when_the_others_are_settled() -> None:
     with pytest.raises(UnfulfilledError, match="model bad does not come up: no such file") as caught:
         wait(client, "bad", "good")
     assert client.asked == 21
+    assert "(good came up)" in caught.value.message
     assert "llmgwctl model show bad" in caught.value.remedy
 
 

@@ -16,7 +16,7 @@ def models_grid(models: Sequence[ModelView]) -> Grid:
         Column("MODEL"),
         Column("STATE"),
         Column("READY", "right"),
-        Column("ENGINE"),
+        Column("ENGINE", spare=1),
         Column("REASON", fold=True),
     )
     rows = [

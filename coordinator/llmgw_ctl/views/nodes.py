@@ -17,13 +17,13 @@ def nodes_grid(nodes: Sequence[NodeView]) -> Grid:
     columns = (
         Column("NODE"),
         Column("STATE"),
-        Column("CPUS", "right"),
+        Column("CPUS", "right", spare=1),
         Column("MEMORY", "right"),
-        Column("COMMITTED", "right"),
+        Column("COMMITTED", "right", spare=2),
         Column("GPUS", fold=True),
         Column("ENGINES", fold=True),
         Column("REPLICAS", "right"),
-        Column("VERSION"),
+        Column("VERSION", spare=3),
     )
     rows = []
     for node in sorted(nodes, key=lambda each: each.get("name", "")):

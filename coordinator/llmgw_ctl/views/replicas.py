@@ -15,12 +15,12 @@ def replicas_grid(replicas: Sequence[ReplicaView], now: float, *, empty: str = E
     """``now`` is Unix time in seconds."""
     columns = (
         Column("REPLICA"),
-        Column("MODEL"),
+        Column("MODEL", spare=2),
         Column("NODE"),
         Column("STATE"),
         Column("AGE", "right"),
-        Column("RESTARTS", "right"),
-        Column("URL", fold=True),
+        Column("RESTARTS", "right", spare=1),
+        Column("URL", fold=True, spare=3),
         Column("REASON", fold=True),
     )
     ordered = sorted(replicas, key=lambda each: (each.get("model", ""), each.get("id", "")))
@@ -33,7 +33,7 @@ def replicas_grid(replicas: Sequence[ReplicaView], now: float, *, empty: str = E
             age(each.get("started_at"), now),
             str(each.get("restarts", 0)),
             each.get("url") or "-",
-            reason_of(each, now) or "-",
+            each.get("reason") or "-",
         )
         for each in ordered
     ]
@@ -49,7 +49,8 @@ def replica_facts(replica: ReplicaView, now: float) -> list[tuple[str, str]]:
         ("Model", replica.get("model", "")),
         ("Node", replica.get("node", "")),
         ("State", state_of(replica)),
-        ("Reason", reason_of(replica, now)),
+        ("Reason", replica.get("reason", "")),
+        ("Next try", _next_attempt(replica, now)),
         ("Engine", engine),
         ("URL", replica.get("url") or ""),
         ("Process", f"pid {pid}, port {port}" if pid else ""),
@@ -67,9 +68,6 @@ def state_of(replica: ReplicaView) -> str:
     return "Draining" if replica.get("draining") and state == "Ready" else state
 
 
-def reason_of(replica: ReplicaView, now: float) -> str:
-    """The reason, and when the next attempt is, for one that waits for it."""
-    reason, attempt = replica.get("reason", ""), replica.get("next_attempt_at")
-    if attempt is None or attempt <= now:
-        return reason
-    return f"{reason}; next attempt in {duration(attempt - now)}" if reason else f"next attempt in {duration(attempt - now)}"
+def _next_attempt(replica: ReplicaView, now: float) -> str:
+    at = replica.get("next_attempt_at")
+    return f"in {duration(at - now)}" if at is not None and at > now else ""

@@ -64,7 +64,10 @@ def _fail_if_hopeless(verdicts: dict[str, Verdict]) -> None:
     hopeless = {name: verdict.text for name, verdict in verdicts.items() if verdict.outcome is Outcome.HOPELESS}
     if not hopeless or any(verdict.outcome is Outcome.WAITING for verdict in verdicts.values()):
         return  # the others may still come up; failures are reported when all are settled
-    text = "; ".join(f"model {name} does not come up: {why}" for name, why in sorted(hopeless.items()))
+    text = "\n".join(f"model {name} does not come up: {why}" for name, why in sorted(hopeless.items()))
+    ready = [name for name, verdict in verdicts.items() if verdict.outcome is Outcome.FULFILLED]
+    if ready:
+        text += f"\n({', '.join(sorted(ready))} came up)"
     first = min(hopeless)
     raise UnfulfilledError(text, f"see `llmgwctl model show {first}`")
 
@@ -83,4 +86,4 @@ def _timed_out(verdicts: dict[str, Verdict], judges: Sequence[Judge], timeout: f
             + (f"; last reason: {reason}" if reason and reason not in verdict.text else "")
         )
     remedy = f"it goes on in the background: watch it with `llmgwctl model show {min(late)}`, or wait longer with --timeout"
-    return UnfulfilledError("; ".join(lines), remedy)
+    return UnfulfilledError("\n".join(lines), remedy)
