@@ -161,7 +161,7 @@ def test_fabric_show() -> None:
     assert "leaf1 port 31" in text
     assert "SymbolErrorCounter 250" in text
     assert text.index("MISSING LINK") < text.index("SWITCH  ")
-    leaf = next(line for line in text.splitlines() if line.startswith("leaf1  "))
+    leaf = next(line for line in text.splitlines() if line.startswith("leaf1  ") and "spine1" in line)
     # Hosts go by the names of their agents.
     assert "gpu-a mlx5_0, localhost mlx5_1" in leaf
     assert "2 x 4xNDR to spine1" in leaf

@@ -35,14 +35,20 @@ HARDWARE_COUNTERS = (
 def read_ports(tree: Tree) -> list[dict[str, Any]]:
     """State and counters of all ports with hardware behind them; data counters in bytes."""
     return [
-        _port(tree, hca, port)
+        {"hca": hca, "port": int(port), **read_state(tree, hca, port), "counters": _counters(tree, hca, port)}
         for hca in tree.names("class/infiniband")
         if tree.has("class/infiniband", hca, "device")
         for port in tree.names("class/infiniband", hca, "ports")
+        if port.isdigit()
     ]
 
 
-def _port(tree: Tree, hca: str, port: str) -> dict[str, Any]:
+def refresh(tree: Tree, ports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same ports with their states of now; counters are as they were. A sixth of the files of :func:`read_ports`."""
+    return [port | read_state(tree, port["hca"], str(port["port"])) for port in ports]
+
+
+def _counters(tree: Tree, hca: str, port: str) -> dict[str, int]:
     place = f"class/infiniband/{hca}/ports/{port}"
     counters: dict[str, int] = {}
     for name, shown in COUNTERS.items():
@@ -53,14 +59,16 @@ def _port(tree: Tree, hca: str, port: str) -> dict[str, Any]:
         value = tree.number(place, "hw_counters", name)
         if value is not None:
             counters.setdefault(name, value)
+    return counters
+
+
+def read_state(tree: Tree, hca: str, port: str) -> dict[str, Any]:
+    place = f"class/infiniband/{hca}/ports/{port}"
     state = (tree.text(place, "state") or "").rpartition(":")[2].strip()
     rate = re.match(r"\d+(\.\d+)?", tree.text(place, "rate") or "") if state == "ACTIVE" else None
     return {
-        "hca": hca,
-        "port": int(port),
         "state": state,
         "phys_state": (tree.text(place, "phys_state") or "").rpartition(":")[2].strip(),
         "link_layer": tree.text(place, "link_layer") or "InfiniBand",
         "rate": float(rate[0]) if rate else None,
-        "counters": counters,
     }

@@ -21,12 +21,14 @@ from typing import Any
 
 from llmgw_agent.hardware import nvml_gpu
 from llmgw_agent.hardware.nvml_calls import GPU_IS_LOST, TIMEOUT, Asker, GpuLostError, NvmlFailedError, call, text
-from llmgw_agent.hardware.port_sample import read_ports
+from llmgw_agent.hardware.port_sample import read_ports, refresh
 from llmgw_agent.hardware.sysfs import Tree
 
 #: XIDs and double-bit ECC errors. Single-bit errors are counted in the samples; as events they can be a flood.
 _EVENTS = 0x8 | 0x2
 _WAIT_MS = 1000
+#: Reading counters asks the card's firmware, reading states does not.
+_COUNTERS_EVERY = 5
 _PCIE_REPLAYS, _TX, _RX = 94, 138, 139
 
 
@@ -136,9 +138,13 @@ class Sampler:
 
     def ports(self) -> None:
         """The port thread."""
+        turn = 0
+        ports: list[dict[str, Any]] = []
         while True:
             self._ports_at = time.monotonic()
-            self.say({"kind": "ports", "ports": read_ports(self._tree)})
+            ports = refresh(self._tree, ports) if turn % _COUNTERS_EVERY else read_ports(self._tree)
+            turn += 1
+            self.say({"kind": "ports", "ports": ports})
             time.sleep(self._every)
 
     def command(self, line: str) -> None:

@@ -591,7 +591,7 @@ int nvmlDeviceRegisterEvents(void *handle, u64 types, void *set) {
 typedef struct { void *device; u64 type, data; u32 gpu_instance, compute_instance; } Event;
 int nvmlEventSetWait_v2(void *set, Event *event, u32 timeout) {
     EventSet *events = set;
-    for (u32 waited = 0;; waited += 20) {
+    for (u32 waited = 0;; waited += 100) {
         for (int gpu = 0; gpu < GPUS; gpu++) {
             u64 xid;
             if (!(events->mask[gpu] & 8)) continue;
@@ -602,6 +602,6 @@ int nvmlEventSetWait_v2(void *set, Event *event, u32 timeout) {
             return OK;
         }
         if (waited >= timeout) return TIMEOUT;
-        usleep(20000);
+        usleep(100000);
     }
 }
