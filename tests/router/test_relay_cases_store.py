@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,3 +142,22 @@ def test_draining_endpoint_finishes_and_gets_nothing_new(store: Store, tmp_path:
                 assert all(served(running) for _ in range(5))
                 assert len(one.requests) == before
                 assert client.receive_until(b"[DONE]")
+
+
+def test_router_that_was_frozen_does_not_fail_requests_over_what_went_meanwhile(store: Store, tmp_path: Path) -> None:
+    """Frozen for a while, as a paused virtual machine is; an endpoint and its engine go meanwhile."""
+    with (
+        FakeEngine("m", api_key=engine_key(SECRET, "m-aaaaa", 1)) as stays,
+        FakeEngine("m", api_key=engine_key(SECRET, "m-bbbbb", 1)) as goes,
+    ):
+        store.endpoint(stays)
+        store.endpoint(goes, "m-bbbbb")
+        with router(store, tmp_path) as running:
+            wait_until(lambda: ask(running.port, "GET", "/health").json()["replicas"] == 2, within=15, what="two replicas")
+            assert all(served(running) for _ in range(4))
+            running.process.send_signal(signal.SIGSTOP)
+            store.remove("m-bbbbb")
+            goes.stop()
+            running.process.send_signal(signal.SIGCONT)
+            assert all(served(running) for _ in range(10))
+            wait_until(lambda: ask(running.port, "GET", "/health").json()["replicas"] == 1, within=15, what="one replica")
