@@ -179,6 +179,37 @@ def test_killed_main_process_leaves_no_workers_behind() -> None:
         assert router.wait_group_gone(10) == []
 
 
+# Keys, changed while it runs
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_reads_the_keys_again_and_a_bad_file_changes_nothing(workers: int) -> None:
+    keys = {"old": "sk-old", "stays": "sk-stays"}
+    with FakeEngine("m") as engine, RouterProcess({"e1": (engine.url, ["m"])}, keys=keys, workers=workers) as router:
+
+        def statuses(key: str) -> set[int]:
+            return {ask_chat(router.port, key=key).status for _ in range(8)}
+
+        assert statuses("sk-old") == statuses("sk-stays") == {200}
+        assert statuses("sk-new") == {401}
+        with RawClient(router.port) as kept:
+            old = build("POST", "/v1/chat/completions", chat(), key="sk-old")
+            for _ in range(3):
+                kept.send(old)
+                assert kept.answer().status == 200
+            router.key_file.write_text("stays:sk-stays\nnew:sk-new\n")
+            router.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: statuses("sk-new") == {200}, within=15, what="the new key in force")
+            wait_until(lambda: statuses("sk-old") == {401}, within=15, what="the old key gone")
+            kept.send(old)
+            assert kept.answer().status == 401, "an open connection still used the key that was taken away"
+        router.key_file.write_text("this is no key file\n")
+        router.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: str(router.key_file) in router.log(), within=15, what="the fault in the log")
+        assert statuses("sk-new") == statuses("sk-stays") == {200}
+        assert "this is no key file" not in router.log()
+
+
 # Bad starts
 
 

@@ -4,8 +4,9 @@ A tree of prompt prefixes remembers, for each block of bytes, which replicas got
 size (the beginning matters most) and each block's key is the hash of everything up to its end, so the tree is a flat
 dictionary: key of a prefix → replicas that got it. The dictionary is an LRU, bounded in memory.
 
-A replica's score is the share of the prompt that it has seen, less its load above the mean as a share of it. The choice is
-written into the tree at once, so a burst of equal prompts sees its own choices; it spreads when the load term wins.
+A replica's score is the share of the prompt that it has seen, less its load above the mean; and none is chosen for what it has
+seen once it has a quarter more than the mean and two requests. The choice is written into the tree at once, so a burst of equal
+prompts sees its own choices and spreads.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _MAX_BLOCKS = 48
 _ENTRY_BYTES = 320
 """What one prefix costs in memory, roughly: its key, its node in the dictionary and a short tuple."""
 _MAX_OWNERS = 8
+_BALANCE = 0.5
+_BOUND = 1.25
+_SLACK = 2
 
 
 def _cuts() -> tuple[int, ...]:
@@ -42,9 +46,8 @@ class Prefix:
     needs_session = False
     needs_prompt = True
 
-    def __init__(self, memory_bytes: int, balance: float = 1.0) -> None:
+    def __init__(self, memory_bytes: int) -> None:
         self._capacity = max(64, memory_bytes // _ENTRY_BYTES)
-        self._balance = balance
         self._owners: OrderedDict[bytes, tuple[str, ...]] = OrderedDict()
         self._turn = -1
 
@@ -79,12 +82,13 @@ class Prefix:
     def _best(self, candidates: Sequence[C], seen: dict[str, int], blocks: int) -> C:
         count = len(candidates)
         mean = sum(each.load for each in candidates) / count
-        scale = self._balance / max(1.0, mean)
+        most = _BOUND * mean + _SLACK
+        scale = _BALANCE / max(1.0, mean)
         best = candidates[self._turn % count]
         highest = -1e18
         for offset in range(count):
             each = candidates[(self._turn + offset) % count]
-            value = seen.get(each.id, 0) / blocks - scale * max(0.0, each.load - mean)
+            value = seen.get(each.id, 0) / blocks - scale * max(0.0, each.load - mean) if each.load < most else -each.load
             if value > highest or (value == highest and each.load < best.load):
                 best, highest = each, value
         return best
