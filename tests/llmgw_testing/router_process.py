@@ -52,11 +52,11 @@ class RouterProcess:
         argv = [sys.executable, "-m", "llmgw_router", "--listen", listen, "--workers", str(workers)]
         for name, (url, models) in endpoints.items():
             argv += ["--endpoint", f"{name}={url}={','.join(models)}"]
+        self.key_file = folder / "keys"
         if keys is not None:
-            file = folder / "keys"
-            file.touch(mode=0o600)
-            file.write_text("".join(f"{name}:{key}\n" for name, key in keys.items()))
-            argv += ["--api-keys", str(file)]
+            self.key_file.touch(mode=0o600)
+            self.key_file.write_text("".join(f"{name}:{key}\n" for name, key in keys.items()))
+            argv += ["--api-keys", str(self.key_file)]
         for path, value in (settings or {}).items():
             argv += ["--set", f"{path}={value}"]
         self.argv = [*argv, *arguments]
