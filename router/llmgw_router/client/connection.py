@@ -202,12 +202,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _head_done(self, parser: httptools.HttpRequestParser, part: bytes, rest: bytes) -> None:
         head = self.head
-        self.keep_alive = head.keep_alive = parser.should_keep_alive()
         head.method = parser.get_method()
         if not head.request_id:
             head.request_id = self.front.new_id()
             head.own_id = True
         refusal = head.check(parser.get_http_version(), self.front.limits)
+        self.keep_alive = head.keep_alive
         if refusal is not None:
             self._refuse(refusal)
             return

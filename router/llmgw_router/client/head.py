@@ -13,7 +13,6 @@ from llmgw_router.http import headers
 
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]{0,255}")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:+/=@-]{1,128}")
-_PLAIN_CONNECTION = frozenset({b"keep-alive", b"close", b"upgrade", b"keep-alive, upgrade", b"te", b"close, te"})
 _PASS = headers.PASS
 _FIELDS = headers.REQUEST
 
@@ -122,8 +121,9 @@ class RequestHead:
             self.chunked = True
         if self.expect and self.expect.lower() != b"100-continue":
             return ApiError(417, "bad_expectation", "The only expectation known here is 100-continue.")
-        if self._connection and self._connection.lower() not in _PLAIN_CONNECTION:
-            self._drop_hop_by_hop()
+        self.keep_alive = self.http11
+        if self._connection:
+            self._connection_tokens()
         if b"?" in target:
             self.path, _, self.query = target.partition(b"?")
         else:
@@ -135,7 +135,10 @@ class RequestHead:
         self.passed = b"".join(self._lines)
         return None
 
-    def _drop_hop_by_hop(self) -> None:
-        """Takes out the fields that Connection names."""
-        named = {each.strip().lower() for each in self._connection.split(b",")}
+    def _connection_tokens(self) -> None:
+        """Whether the client stays, and which fields are for this hop only. Asked of httptools after a request without a body,
+        the first is forgotten already.
+        """
+        named = {each.strip() for each in self._connection.lower().split(b",")}
+        self.keep_alive = b"close" not in named and (self.http11 or b"keep-alive" in named)
         self._lines = [line for line in self._lines if line.partition(b":")[0].lower() not in named]

@@ -94,7 +94,7 @@ class Realtime:
             return
         self._connection = connection
         self._sent_at = self._core.now()
-        connection.send(self, self._request)
+        connection.send(self, self._request, upgrade=True)
 
     # --- from the engine ----------------------------------------------------------------------------------------------
 

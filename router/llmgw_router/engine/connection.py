@@ -48,6 +48,7 @@ class EngineConnection(asyncio.Protocol):
         "idle_since",
         "keep",
         "length",
+        "may_upgrade",
         "owner",
         "parser",
         "pieces",
@@ -68,6 +69,7 @@ class EngineConnection(asyncio.Protocol):
         """Sent on this connection before the current one."""
         self.closing = False
         self.upgraded = False
+        self.may_upgrade = False
         self.parser: Any = httptools.HttpResponseParser(self)
         """For all answers; it begins anew after each."""
         self._reset()
@@ -87,9 +89,10 @@ class EngineConnection(asyncio.Protocol):
 
     # --- used by the exchange -----------------------------------------------------------------------------------------
 
-    def send(self, owner: Owner, data: bytes) -> None:
-        """Sends a whole request; the answer goes to ``owner``."""
+    def send(self, owner: Owner, data: bytes, *, upgrade: bool = False) -> None:
+        """Sends a whole request; the answer goes to ``owner``. ``upgrade``: it asks for another protocol."""
         self.owner = owner
+        self.may_upgrade = upgrade
         self.transport.write(data)
 
     def release(self, now: float) -> None:
@@ -159,7 +162,7 @@ class EngineConnection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self.status != 101:
+            if self.status != 101 or not self.may_upgrade:
                 self._bad(owner, "it changed the protocol without being asked")
                 return
             self.upgraded = True
