@@ -132,9 +132,8 @@ class Simulation:
         """Plans, applies and lets agents follow until a pass decides nothing; returns that pass."""
         for _ in range(limit):
             outcome = self.step()
-            if agents:
-                self.agents()
-            if not outcome.decisions:
+            followed = agents and self.agents()
+            if not outcome.decisions and not followed:
                 return outcome
         raise AssertionError(f"no end after {limit} passes; the last one decided {outcome.decisions}")
 
@@ -152,8 +151,12 @@ class Simulation:
         elif isinstance(decision, Update):
             self.assigned[old] = Assigned(decision.source.node, decision.record, decision.source.created)
 
-    def agents(self, *, state: ShardState = ShardState.READY) -> None:
-        """Live nodes stop what is assigned no longer and bring the rest to ``state``, what has failed excepted."""
+    def agents(self, *, state: ShardState = ShardState.READY) -> bool:
+        """Live nodes stop what is assigned no longer and bring the rest to ``state``, what has failed excepted.
+
+        Returns whether anything changed.
+        """
+        before = dict(self.shards)
         for key in [key for key in self.shards if key not in self.assigned and self.alive(key[0])]:
             del self.shards[key]
         for (name, shard), each in self.assigned.items():
@@ -162,6 +165,7 @@ class Simulation:
                 if known is not None and known.epoch == each.record.epoch and known.state is ShardState.REJECTED:
                     continue
                 self.shards[name, shard] = shard_of(name, each.record, state)
+        return self.shards != before
 
     def alive(self, name: str) -> bool:
         return name in self.nodes and self.nodes[name].alive
