@@ -18,7 +18,7 @@ from llmgw_agent.hardware.pci import PciDevice, distance
 from llmgw_agent.hardware.problems import Code, Problem, unique
 from llmgw_agent.hardware.raw import Gpu, NvmlFacts
 from llmgw_agent.hardware.rdma import Hca
-from llmgw_proto.records.node import CpuFacts, DiskFacts, GpuFacts, MemoryFacts
+from llmgw_proto.records.node import GpuFacts
 
 #: NVML's words for the nearest common PCI ancestor, by level.
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -265,19 +265,6 @@ class Hardware:
             self._findings.notes.append(
                 "the clock is not synchronised by the kernel's reckoning: run chrony or systemd-timesyncd"
             )
-
-    def cpu_facts(self) -> CpuFacts | None:
-        if self.host is None:
-            return None
-        cpu = self.host.host.cpu
-        return CpuFacts(model=cpu.model, sockets=cpu.sockets, cores=cpu.usable)
-
-    def memory_facts(self) -> MemoryFacts | None:
-        return None if self.host is None else MemoryFacts(total_bytes=self.host.host.memory.total_bytes)
-
-    def disk_facts(self) -> list[DiskFacts]:
-        disks = self.host.host.disks if self.host else []
-        return [DiskFacts(path=disk.path, total_bytes=disk.total_bytes, free_bytes=disk.free_bytes) for disk in disks]
 
     def topology(self) -> dict[str, Any]:
         """JSON for ``InventoryRecord.topology``: ``llmgw-agent detect -o json`` without what changes from second to second."""

@@ -16,6 +16,7 @@ from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.power import PowerCapRangeError, PowerCapRefusedError, PowerCapUnsupportedError, PowerLimits
 from llmgw_agent.hardware.raw import Event, Ports, Sample
 from llmgw_agent.hardware.telemetry import SAMPLER, Settings, Telemetry, power_limits
+from llmgw_base.clock import Clock, SystemClock
 from llmgw_testing import nvml_profiles as machine
 from llmgw_testing.nvml_fake import FakeNvml
 from llmgw_testing.sysfs_trees import SysfsTree
@@ -54,11 +55,23 @@ class Watch:
         return [problem.code for problem in self.reports[-1].problems] if self.reports else []
 
 
+class JumpingClock(SystemClock):
+    """The real clock, but for the hours that a test skips."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.skipped
+
+
 @asynccontextmanager
-async def running(tree: Path, stall: float = 30.0, module: str = SAMPLER) -> AsyncIterator[tuple[Telemetry, Watch]]:
+async def running(
+    tree: Path, stall: float = 30.0, module: str = SAMPLER, clock: Clock | None = None
+) -> AsyncIterator[tuple[Telemetry, Watch]]:
     watch = Watch()
     settings = Settings(every=0.05, rarely=3, stall=stall, sysfs_root=tree)
-    telemetry = Telemetry(watch.publish, watch.sample, settings, module=module)
+    telemetry = Telemetry(watch.publish, watch.sample, settings, clock, module=module)
     task = asyncio.create_task(telemetry.run())
     try:
         yield telemetry, watch
@@ -132,7 +145,8 @@ def test_port_that_goes_down_is_no_rail_any_more(monkeypatch: pytest.MonkeyPatch
 def test_hanging_gpu_is_left_out_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree) -> None:
     async def scenario() -> None:
         nvml = FakeNvml(monkeypatch, tmp_path, machine.dgx_h100())
-        async with running(tree.root, stall=5.0) as (telemetry, watch):
+        clock = JumpingClock()
+        async with running(tree.root, stall=5.0, clock=clock) as (telemetry, watch):
             await watch.until(lambda: bool(watch.samples()))
             nvml.add("gpu4.hang = 1")
             await watch.until(lambda: bool(telemetry.report.quarantine))
@@ -141,6 +155,51 @@ def test_hanging_gpu_is_left_out_and_the_others_go_on(monkeypatch: pytest.Monkey
             await watch.until(lambda: len(watch.samples()) > count + 2)
 
             assert [gpu.index for gpu in watch.samples()[-1].gpus] == [0, 1, 2, 3, 5, 6, 7]
+
+            # It answers again: a look finds it well, it is watched again, and its quarantine is lifted.
+            nvml.add("gpu4.hang = 0")
+            clock.skipped += 3600
+            await watch.until(lambda: len(watch.samples()[-1].gpus) == 8)
+            clock.skipped += 3600
+            await watch.until(lambda: telemetry.report == Report([], {}))
+
+    asyncio.run(scenario())
+
+
+def test_lost_gpu_that_comes_back_is_tested_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree) -> None:
+    async def scenario() -> None:
+        nvml = FakeNvml(monkeypatch, tmp_path, machine.dgx_h100())
+        clock = JumpingClock()
+        async with running(tree.root, clock=clock) as (telemetry, watch):
+            await watch.until(lambda: bool(watch.samples()))
+            nvml.add("gpu6.lost = 1")
+            await watch.until(lambda: bool(telemetry.report.quarantine))
+
+            # Back, but with a row that waits to be remapped: the re-test does not pass.
+            nvml.add("gpu6.lost = 0", "gpu6.remapped = 0,1,1,0")
+            await watch.until(lambda: "row-remap-pending" in watch.codes())
+            clock.skipped += 3600
+            count = len(watch.samples())
+            await watch.until(lambda: len(watch.samples()) > count + 20)
+            assert "gpu-lost" in watch.codes()
+
+            nvml.add("gpu6.remapped = 0,1,0,0")
+            await watch.until(lambda: watch.codes() == ["gpu-lost"])
+            clock.skipped += 3600
+            await watch.until(lambda: telemetry.report == Report([], {}))
+
+    asyncio.run(scenario())
+
+
+def test_driver_that_was_loaded_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree) -> None:
+    async def scenario() -> None:
+        nvml = FakeNvml(monkeypatch, tmp_path, machine.l40s(2) + "sys.init = !9\n")
+        async with running(tree.root) as (telemetry, watch):
+            await watch.until(lambda: any(isinstance(line, Ports) for line in watch.lines))
+            nvml.add("sys.init = 0")
+            telemetry.restart()
+            await watch.until(lambda: any(len(sample.gpus) == 2 for sample in watch.samples()))
+            assert telemetry.report.problems == []
 
     asyncio.run(scenario())
 
