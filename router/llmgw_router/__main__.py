@@ -68,7 +68,7 @@ def configuration(arguments: argparse.Namespace) -> RouterConfig:
 def main(argv: Sequence[str] | None = None) -> int:
     # These pull in the parts that take time to import, which --help and --version need not wait for.
     arguments = parser().parse_args(argv)
-    from llmgw_router.app import Worker
+    from llmgw_router.app import Worker, worker_count
     from llmgw_router.supervisor import Supervisor
 
     try:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.setup(config.log, PROGRAM)
         clock = SystemClock()
         role = Role.taken_from(os.environ)
-        count = config.workers if config.workers != "auto" else len(os.sched_getaffinity(0))
+        count = worker_count(config)
         # Made also when there are to be several: so faults in the configuration are found first, and once.
         worker = Worker(config, clock, role)
     except ConfigError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
 import resource
 import signal
@@ -90,7 +91,7 @@ class Worker:
         )
         pool = Pool(loop, connect_seconds=config.timeouts.connect, keep_alive_seconds=config.timeouts.engine_keep_alive)
         source_state = Source()
-        directory = Directory(self._make_model, rules, pool.retire)
+        directory = Directory(self._make_model, rules, pool.retire, worker_count(config) if self.role is not None else 1)
         usage = config.accounting.stream_usage
         core = Core(
             config,
@@ -290,6 +291,10 @@ def announce(config: RouterConfig, url: str, endpoints: int) -> None:
     served = f"clients with a key from {config.api_keys}" if config.api_keys else "every client, since no API keys are set"
     source = f"{endpoints} endpoints" if config.etcd is None else f"the endpoints in etcd at {', '.join(config.etcd.endpoints)}"
     logger.info("llmgw-router listening on %s, serving %s; %s", url, served, source)
+
+
+def worker_count(config: RouterConfig) -> int:
+    return config.workers if config.workers != "auto" else len(os.sched_getaffinity(0))
 
 
 def _tls(config: RouterConfig) -> ssl.SSLContext | None:

@@ -61,11 +61,15 @@ ModelFactory = Callable[[str, str | None], ModelState]
 class Directory:
     """Owns the replicas. ``table`` is read on the request path and never changes in place."""
 
-    def __init__(self, make_model: ModelFactory, rules: outlier.Rules, retire: Callable[[Replica], None]) -> None:
+    def __init__(
+        self, make_model: ModelFactory, rules: outlier.Rules, retire: Callable[[Replica], None], workers: int = 1
+    ) -> None:
+        """``workers``: processes that share the limits of the replicas."""
         self.table = Table()
         self._make_model = make_model
         self._rules = rules
         self._retire = retire
+        self._workers = workers
         self._models: dict[str, ModelState] = {}
         self.on_change: list[Callable[[Table], None]] = []
 
@@ -76,7 +80,7 @@ class Directory:
         for spec in sorted(specs, key=lambda each: each.id):
             replica = known.pop(spec.identity, None)
             if replica is None:
-                replica = Replica(spec)
+                replica = Replica(spec, self._workers)
                 logger.info("endpoint added", extra={"fields": _fields(spec)})
             elif replica.spec != spec:
                 if spec.draining and not replica.spec.draining:

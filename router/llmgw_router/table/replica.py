@@ -15,6 +15,7 @@ class Replica:
     """Mutable, owned by the directory; the policies see ``id``, ``load`` and ``weight`` of it."""
 
     __slots__ = (
+        "_workers",
         "card",
         "connections",
         "gone",
@@ -29,11 +30,10 @@ class Replica:
         "weight",
     )
 
-    def __init__(self, spec: EndpointSpec) -> None:
+    def __init__(self, spec: EndpointSpec, workers: int = 1) -> None:
         self.id = spec.id
-        self.spec = spec
-        self.weight = spec.weight
-        self.limit = spec.max_concurrency
+        self._workers = workers
+        self.update(spec)
         self.load = 0
         """Requests that it was chosen for and that are not settled."""
         self.health = Record()
@@ -52,7 +52,9 @@ class Replica:
         """Takes a new spec of the same identity."""
         self.spec = spec
         self.weight = spec.weight
-        self.limit = spec.max_concurrency
+        most = spec.max_concurrency
+        self.limit = None if most is None else max(1, most // self._workers)
+        """Requests at once that this worker may give it: its share of what the engine takes."""
 
     def head(self, path: bytes) -> bytes:
         """``POST /path HTTP/1.1`` with Host and the engine's key."""
