@@ -273,7 +273,7 @@ def node(topology: Json) -> RenderableType:
 
     add(problems(topology))
     add(_lines(host_lines(topology)))
-    add(gpus(topology) or Text("no GPUs"))
+    add(gpus(topology) or Text("no GPUs that can be read" if topology.get("problems") else "no GPUs"))
     add(matrix(topology))
     add(_lines(islands(topology)))
     add(ports(topology))

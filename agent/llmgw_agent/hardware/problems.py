@@ -41,7 +41,6 @@ class Code(StrEnum):
     FABRIC_FAILED = "fabric-failed"
     FABRIC_UNHEALTHY = "fabric-unhealthy"
     FABRIC_NOT_REGISTERED = "fabric-not-registered"
-    MIXED_GPUS = "mixed-gpus"
     IB_PORT_DOWN = "ib-port-down"
     IB_PORT_NOT_ACTIVE = "ib-port-not-active"
     IB_PORT_SLOW = "ib-port-slow"

@@ -25,9 +25,11 @@ class Tree:
 
     def text(self, *parts: str) -> str | None:
         """The file's text without surrounding blanks. Attributes answer EINVAL or EIO when they do not apply."""
+        path = self.path(*parts)
         try:
-            with open(self.path(*parts), encoding="utf-8", errors="replace") as file:  # noqa: PTH123  see path
-                return file.read().strip()
+            return _read(path)
+        except NotADirectoryError:
+            return self._flat_text(path)
         except OSError:
             return None
 
@@ -41,15 +43,67 @@ class Tree:
 
     def names(self, *parts: str) -> list[str]:
         """A folder's entries in natural order; empty when there is no such folder."""
+        path = self.path(*parts)
         try:
-            return sorted(os.listdir(self.path(*parts)), key=natural)  # noqa: PTH208  see path
+            return sorted(os.listdir(path), key=natural)  # noqa: PTH208  see path
+        except NotADirectoryError:
+            place = self._flat(path)
+            return sorted(os.listdir(place), key=natural) if os.path.isdir(place) else []  # noqa: PTH208, PTH112  see path
         except OSError:
             return []
 
     def has(self, *parts: str) -> bool:
-        return os.path.exists(self.path(*parts))  # noqa: PTH110  see path
+        path = self.path(*parts)
+        return os.path.exists(path) or os.path.exists(self._flat(path))  # noqa: PTH110  see path
 
     def real(self, *parts: str) -> str | None:
         """Where a link leads, as a path below the root; None when it leads out of the tree or nowhere."""
         path = os.path.realpath(self.path(*parts))
-        return path[len(self.root) + 1 :] if path.startswith(self.root + os.sep) and os.path.exists(path) else None  # noqa: PTH110  see path
+        if not os.path.isdir(path):  # noqa: PTH112  see path
+            path = self._flat(path)
+        return path[len(self.root) + 1 :] if path.startswith(self.root + os.sep) and os.path.isdir(path) else None  # noqa: PTH112
+
+    # A copy that went through an archive or a checkout without links has files that hold the links' targets.
+
+    def _flat(self, path: str) -> str:
+        """The path with such files followed like links; the path itself when there are none."""
+        if not path.startswith(self.root + os.sep):
+            return path
+        here = self.root
+        for part in path[len(self.root) + 1 :].split("/"):
+            here = os.path.normpath(os.path.join(here, part))  # noqa: PTH118  see path
+            for _ in range(_HOPS):
+                target = _target(here) if os.path.isfile(here) else None  # noqa: PTH113  see path
+                if target is None or not target.startswith(self.root + os.sep):
+                    break
+                here = target
+        return here
+
+    def _flat_text(self, path: str) -> str | None:
+        place = self._flat(path)
+        try:
+            return _read(place) if place != path else None
+        except OSError:
+            return None
+
+
+_HOPS = 4
+_LONGEST_TARGET = 1024
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  see Tree.path
+        return file.read().strip()
+
+
+def _target(path: str) -> str | None:
+    """What a file that stands for a link leads to."""
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123  see Tree.path
+            text = file.read(_LONGEST_TARGET).strip()
+    except (OSError, ValueError):
+        return None
+    if "/" not in text or "\n" in text or "\0" in text:
+        return None
+    target = os.path.normpath(os.path.join(os.path.dirname(path), text))  # noqa: PTH118, PTH120  see Tree.path
+    return target if os.path.isdir(target) else None  # noqa: PTH112  see Tree.path

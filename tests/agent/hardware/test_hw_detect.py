@@ -46,6 +46,22 @@ def test_captured_host(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert [problem["code"] for problem in facts["problems"]] == ["no-nvml-library"]
 
 
+def test_copy_whose_links_have_become_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As a checkout or an archive without links leaves it."""
+    from_umockdev((FIXTURES / "sysfs" / "node.umockdev").read_text(), tmp_path)
+    whole = as_json(capsys, "--sysfs-root", str(tmp_path))
+    for link in [path for path in tmp_path.rglob("*") if path.is_symlink()]:
+        target = link.readlink()
+        link.unlink()
+        link.write_text(str(target))
+
+    flat = as_json(capsys, "--sysfs-root", str(tmp_path))
+
+    for field in ("rdma_ports", "gpu_nics", "nccl_env", "hcas", "netdevs", "problems"):
+        assert flat[field] == whole[field]
+    assert flat["rdma_ports"][0]["netdev"] == "ibp34s0"
+
+
 def test_captured_software_rdma(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Attributes of a real rxe device, as its kernel showed them."""
     tree = SysfsTree(tmp_path)

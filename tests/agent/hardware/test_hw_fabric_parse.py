@@ -110,14 +110,6 @@ def test_ibqueryerrors() -> None:
     }
 
 
-def test_perfquery() -> None:
-    plain, extended = parse.perfquery(read("perfquery.leaf1.p1.txt")), parse.perfquery(read("perfquery-x.leaf1.p1.txt"))
-
-    assert (plain["SymbolErrorCounter"], plain["LinkDownedCounter"]) == (250, 7)
-    assert extended["PortXmitData"] == 4 * 123_456_820_044
-    assert "PortSelect" not in plain
-
-
 def test_sminfo() -> None:
     assert parse.sminfo(read("sminfo.txt")) == (7, "0c42a10300000001", "SMINFO_MASTER")
     assert parse.sminfo("ibwarn: ... sminfo: iberror: failed: query") is None

@@ -1,4 +1,4 @@
-"""Reads what ibnetdiscover, iblinkinfo, ibqueryerrors, perfquery and sminfo print. Pure."""
+"""Reads what ibnetdiscover, iblinkinfo, ibqueryerrors and sminfo print. Pure."""
 
 from __future__ import annotations
 
@@ -168,19 +168,6 @@ def ibqueryerrors(text: str) -> dict[End, dict[str, int]]:
             node = guid(head[1])
         elif node is not None and (port := _BAD_PORT.match(line)):
             found[End(node, int(port[1]))] = {name: int(value) for name, value in _COUNTER.findall(port[2])}
-    return found
-
-
-_DOTTED = re.compile(r"^(\w+):\.*(\d+)\s*$")
-
-
-def perfquery(text: str) -> dict[str, int]:
-    """Counters of one port; the data counters are in units of four bytes and are given in bytes here."""
-    found = {match[1]: int(match[2]) for line in text.splitlines() if (match := _DOTTED.match(line))}
-    found.pop("PortSelect", None)
-    for name in ("PortXmitData", "PortRcvData"):
-        if name in found:
-            found[name] *= 4
     return found
 
 
