@@ -244,6 +244,16 @@ def test_what_nobody_can_do_is_a_400_and_what_is_not_there_a_404() -> None:
         assert (caught.value.status, caught.value.code) == (status, code)
 
 
+def test_a_declared_model_without_a_replica_is_not_ready_rather_than_unknown() -> None:
+    it, _ = directory()
+    it.declare(["m"])
+    it.apply([])
+    with pytest.raises(ApiError) as caught:
+        find_group(it.table, "m", CHAT)
+    assert (caught.value.status, caught.value.code) == (503, "no_replica")
+    assert caught.value.retry_after
+
+
 def test_draining_and_ejected_replicas_get_nothing_new() -> None:
     it, _ = directory()
     it.apply([spec("a"), spec("b"), spec("c", draining=True)])

@@ -11,12 +11,14 @@ def find_group(table: Table, name: str, route: Route) -> Group:
     """The replicas that serve ``route`` for the model.
 
     Raises:
-        ApiError: 404 when there is no such model, 400 when none of its replicas can do this.
+        ApiError: 404 when there is no such model, 503 when it has no replica, 400 when none of its replicas can do this.
     """
     group = table.group(name, route.capability)
     if group is not None:
         return group
     if name not in table.models:
+        if name in table.declared:
+            raise no_replica(name)
         raise ApiError(
             404,
             "model_not_found",

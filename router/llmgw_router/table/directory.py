@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Table:
     models: Mapping[str, tuple[Replica, ...]] = field(default_factory=dict)
     """Every model that has an endpoint, draining ones too, in order of name."""
     replicas: tuple[Replica, ...] = ()
+    declared: frozenset[str] = frozenset()
+    """Models that the cluster wants to serve, whether or not they have an endpoint now."""
 
     def group(self, model: str, capability: str) -> Group | None:
         return self.groups.get((model, capability)) or self.groups.get((model, "*"))
@@ -93,6 +96,10 @@ class Directory:
             self._retire(replica)
         self._swap(tuple(replicas))
 
+    def declare(self, names: Iterable[str]) -> None:
+        """Takes the names of all models that are meant to be served."""
+        self.table = dataclasses.replace(self.table, declared=frozenset(names))
+
     def refresh(self) -> None:
         """Makes the table again after a replica's health changed."""
         self._swap(self.table.replicas)
@@ -114,7 +121,7 @@ class Directory:
         for name in [each for each, state in self._models.items() if each not in models and not state.running]:
             if not self._models[name].queue:
                 del self._models[name]
-        self.table = Table(groups, {name: tuple(models[name]) for name in sorted(models)}, replicas)
+        self.table = Table(groups, {name: tuple(models[name]) for name in sorted(models)}, replicas, self.table.declared)
         for callback in self.on_change:
             callback(self.table)
 

@@ -46,6 +46,7 @@ class EtcdSource:
         self._state_dir = state_dir
         self._known = Known(keep_seconds)
         self._doubted: set[str] = set()
+        self._models: set[str] = set()
         self._dirty = asyncio.Event()
         self._synced = False
         self._saved: tuple[ClusterRecord, dict[str, EndpointRecord]] | None = None
@@ -72,6 +73,7 @@ class EtcdSource:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(store, keyspace.CLUSTER, self._cluster_change))
             group.create_task(self._follow(store, keyspace.ENDPOINTS, self._endpoint_change))
+            group.create_task(self._follow(store, keyspace.MODELS, self._model_change))
             group.create_task(self._apply_changes())
 
     async def ready(self, running: asyncio.Task[None]) -> Store:
@@ -139,6 +141,16 @@ class EtcdSource:
             self._stale(change.reason)
             return
         self._dirty.set()
+
+    def _model_change(self, change: Change) -> None:
+        """Only the names matter here: a model without a replica is not ready, one without a record does not exist."""
+        if isinstance(change, Put | Deleted):
+            (name,) = keyspace.split(change.key, keyspace.MODELS)[:1]
+            if isinstance(change, Put):
+                self._models.add(name)
+            else:
+                self._models.discard(name)
+            self._directory.declare(self._models)
 
     def _stale(self, reason: str) -> None:
         if self._health.stale_since is None:
