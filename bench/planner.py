@@ -52,10 +52,14 @@ def model(index: int, replicas: int) -> ModelSpec:
     return ModelSpec(name=f"org/model{index:03}", source="/m.gguf", profiles=[profile], replicas=ReplicaRange(min=replicas))
 
 
-def timed(world: World) -> tuple[float, Plan]:
-    start = time.perf_counter()
-    outcome = plan(world)
-    return time.perf_counter() - start, outcome
+def timed(world: World, runs: int = 3) -> tuple[float, Plan]:
+    """The best of a few runs: other programs on the machine only ever make a run slower."""
+    best = float("inf")
+    for _ in range(runs):
+        start = time.perf_counter()
+        outcome = plan(world)
+        best = min(best, time.perf_counter() - start)
+    return best, outcome
 
 
 def ready(create: Create) -> ShardRecord:

@@ -187,3 +187,25 @@ def test_two_clients_scale_at_once_through_two_coordinators(tmp_path: Path) -> N
             assert set(pool.map(scale, range(2, 34))) == {200}
         spec = json.loads(stack.etcd.ctl("get", "--print-value-only", keyspace.model("m")))
         assert spec["generation"] == 33, "each of the 32 was one change"
+
+
+def test_an_etcd_that_lost_its_data_is_neither_obeyed_nor_filled(tmp_path: Path) -> None:
+    with Stack(tmp_path, leader_ttl=TTL) as stack:
+        only = stack.coordinator("c1")
+        add_node(stack, "n1")
+        assert ask(stack, only, "PUT", f"{MODELS}/m", SPEC)[0] == 201
+        wait_until(lambda: len(assigned(stack)) == 1, within=10, what="the placement")
+        stack.etcd.kill()
+        stack.etcd.wipe()
+        stack.etcd.start()
+        wait_until(
+            lambda: "not the store known before" in str(ask(stack, only, "GET", "/admin/v1/status")[1]["problems"]),
+            within=30,
+            what="the alarm",
+        )
+        status, body, _ = ask(stack, only, "PUT", f"{MODELS}/other", SPEC)
+        assert (status, body["error"]["code"]) == (503, "store_frozen")
+        assert [each["name"] for each in ask(stack, only, "GET", MODELS)[1]["models"]] == ["m"], "it still knows what was"
+        wait_until(lambda: leads(stack, only), within=20, what="it to lead, for all the good it does")
+        assert assigned(stack) == []
+        assert stack.etcd.ctl("get", "--keys-only", keyspace.CLUSTER) == ""

@@ -58,8 +58,9 @@ class ModelPlanner:
         self._needs: list[tuple[Profile, Need]] = [(profile, need_of(profile, estimate)) for profile in spec.profiles]
         self._pickers: list[Picker] | None = None
         kept = self._without_doubles(replicas)
-        self._current = [each for each in kept if profile_of(spec, each.assigned.record) is not None]
-        self._outdated = [each for each in kept if profile_of(spec, each.assigned.record) is None]
+        self._profiles = {each.id: profile_of(spec, each.assigned.record) for each in kept}
+        self._current = [each for each in kept if self._profiles[each.id] is not None]
+        self._outdated = [each for each in kept if self._profiles[each.id] is None]
         self._spread = Spread()
         self._spread.counts.update(each.node for each in kept)
         for each in self._current:
@@ -202,7 +203,7 @@ class ModelPlanner:
 
     def _refresh(self) -> None:
         for each in self._current:
-            profile = profile_of(self._spec, each.assigned.record)
+            profile = self._profiles[each.id]
             assert profile is not None, "it is current"
             record = refreshed(self._spec, profile, each.assigned.record)
             if record is not each.assigned.record:

@@ -66,8 +66,8 @@ def _condition(assigned: Assigned, shard: ShardRecord | None, node: Node | None,
     if shard is not None and broken(shard):
         return Condition.BROKEN
     if node.inventory is not None and assigned.record.gpus:
-        quarantined = {gpu.uuid for gpu in node.inventory.gpus if gpu.quarantine is not None}
-        if not quarantined.isdisjoint(assigned.record.gpus):
+        wished = assigned.record.gpus
+        if any(gpu.quarantine is not None and gpu.uuid in wished for gpu in node.inventory.gpus):
             return Condition.SICK
     return _SERVING.get(shard.state, Condition.WAITING) if shard is not None else Condition.WAITING
 
