@@ -73,7 +73,6 @@ class App:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(StateLock(config.state_dir).release)
-            stack.callback(NameLock(config.node.name).release)
             store = await self._connect(config, self._clock)
             stack.push_async_callback(store.close)
             session = await stack.enter_async_context(_session())
@@ -85,7 +84,7 @@ class App:
             await self._serve(context, store, self._advertised(listen), stop, notifier)
 
     async def _serve(self, context: Context, store: Store, grpc_address: str, stop: Stop, notifier: Notifier) -> None:
-        found = await asyncio.to_thread(look, context.state, context.node)
+        found = await asyncio.to_thread(look, context.state, context.owner)
         supervisor = Supervisor(context, found)
         tasks = asyncio.create_task(self._work(context, store, supervisor, grpc_address, notifier), name="work")
         stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -107,16 +106,21 @@ class App:
         cluster = await find_cluster(context, store, notifier.status)
         self._token = agent_token(cluster.engine_secret, context.node)
         supervisor.set_secret(cluster.engine_secret)
-        await wait_for_name(context, store, notifier.status)
-        # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
-        await supervisor.recovered()
-        node = NodePublisher(context, grpc_address, self._devices)
-        notifier.status(f"node {context.node} in cluster {cluster.name}")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(context.publisher.run(), name="publisher")
-            group.create_task(follow(store, context.node, supervisor), name="wishes")
-            group.create_task(node.keep_status(), name="status")
-            group.create_task(node.introduce(), name="inventory")
+        if context.cluster_id != cluster.id:
+            # New in this cluster, or the state folder was lost: engines of before are then known by their marks only.
+            context.cluster_id = cluster.id
+            supervisor.rediscover(await asyncio.to_thread(look, context.state, context.owner))
+        with NameLock(cluster.id, context.node):
+            await wait_for_name(context, store, notifier.status)
+            # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
+            await supervisor.recovered()
+            node = NodePublisher(context, grpc_address, self._devices)
+            notifier.status(f"node {context.node} in cluster {cluster.name}")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(context.publisher.run(), name="publisher")
+                group.create_task(follow(store, context.node, supervisor), name="wishes")
+                group.create_task(node.keep_status(), name="status")
+                group.create_task(node.introduce(), name="inventory")
 
     async def _end(self, context: Context, supervisor: Supervisor, tasks: asyncio.Task[None]) -> None:
         """Ends engines if so configured, while the publisher still tells of it; then everything else."""
@@ -153,6 +157,7 @@ class App:
             session=session,
             memory=lambda: _memory(config),
             checkpoint=self._checkpoint,
+            cluster_id=state.cluster_id() or "",
         )
 
     def _advertised(self, listen: Listen) -> str:

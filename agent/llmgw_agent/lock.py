@@ -44,20 +44,25 @@ class StateLock:
 
 
 class NameLock:
-    """An abstract socket (unix(7)): the kernel lets one process of the host have a name, and frees it at its end."""
+    """One agent per cluster and node name on a host: an abstract socket (unix(7)), which the kernel lets one process have and
+    frees at its end.
+    """
 
-    def __init__(self, node: str) -> None:
-        """Raises ConfigError if another agent of this host goes by that name."""
+    def __init__(self, cluster_id: str, node: str) -> None:
+        # A name has room for 107 bytes.
+        self._name = "\0llmgw-agent/" + hashlib.sha256(f"{cluster_id}/{node}".encode()).hexdigest()
+        self._node = node
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+    def __enter__(self) -> None:
+        """Raises ConfigError if another agent of this host goes by that name."""
         try:
-            # The name has room for 107 bytes; a longer node name is told apart by its hash.
-            name = node if len(node.encode()) <= 80 else hashlib.sha256(node.encode()).hexdigest()
-            self._socket.bind(f"\0llmgw-agent/{name}")
+            self._socket.bind(self._name)
         except OSError as error:
             self._socket.close()
             raise ConfigError(
-                f"node.name: another agent on this host is already named {node!r}; stop it or set another name"
+                f"node.name: another agent on this host is already named {self._node!r}; stop it or set another name"
             ) from error
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()

@@ -201,8 +201,8 @@ from llmgw_testing.fake_engine import main
             await agent.wish(fake_wish(command=[sys.executable, str(program), *flags]))
             record = await agent.shard("m-1.0", "Ready", restarts=1)
             assert asyncio.get_running_loop().time() - began < WITHIN
-            ports = [line.split("port ")[1].split(":")[0] for line in lines_of(record) if line.startswith("[llmgw] attempt")]
-            assert len(set(ports)) == 2
+            # The log writer may start later than the engine is ready.
+            await eventually(lambda: len(set(ports_of(record))) == 2, within=WITHIN, what="two attempts on two ports")
 
     asyncio.run(body())
 
@@ -381,7 +381,9 @@ def test_engines_end_with_the_agent_if_so_configured_and_come_back_with_it(tmp_p
 
 def test_a_second_agent_on_the_same_state_folder_is_refused(tmp_path: Path) -> None:
     async def body() -> None:
-        async with AgentHarness(tmp_path) as agent, AgentHarness(tmp_path) as other:
+        async with AgentHarness(tmp_path) as agent:
+            other = AgentHarness(tmp_path)
+            await other.start()
             with pytest.raises(ConfigError, match=r"state_dir: .* is in use by another agent \(pid \d+\); stop it"):
                 await other.failure()
             await agent.wish(fake_wish())
@@ -400,6 +402,11 @@ def files(folder: Path) -> list[Path]:
 
 def folder_of(record: ShardRecord) -> Path:
     return Path(record.log_path).parent
+
+
+def ports_of(record: ShardRecord) -> list[str]:
+    lines = [line for line in lines_of(record) if line.startswith("[llmgw] attempt")]
+    return [line.split("port ")[1].split(":")[0] for line in lines]
 
 
 def lines_of(record: ShardRecord) -> list[str]:

@@ -96,15 +96,17 @@ def test_one_agent_per_state_folder(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-def test_one_agent_per_name_on_a_host() -> None:
-    for name in ("n1", "n" * 200):
-        lock = NameLock(name)
-        with pytest.raises(ConfigError, match="another agent on this host is already named"):
-            NameLock(name)
-        other = NameLock(name[:-1] + "2")
-        lock.release()
-        NameLock(name).release()
-        other.release()
+def test_one_agent_per_name_of_a_cluster_on_a_host() -> None:
+    with NameLock("c1", "n1"):
+        with (
+            pytest.raises(ConfigError, match="another agent on this host is already named 'n1'; stop it"),
+            NameLock("c1", "n1"),
+        ):
+            pass
+        with NameLock("c2", "n1"), NameLock("c1", "n2"):
+            pass
+    with NameLock("c1", "n1"):
+        pass
 
 
 def test_detect_is_a_subcommand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from llmgw_agent.process.identity import boot_id, read_stat
 from llmgw_agent.shard.state import SavedProcess, StateDir, read_state
+from llmgw_base.config import ConfigError
 from llmgw_proto import keyspace
 from llmgw_proto.records import ClusterRecord
 from llmgw_testing.agent_harness import SECRET, WITHIN, AgentHarness, fake_wish
@@ -297,3 +298,51 @@ def adopted_in_state(agent: AgentHarness, pid: int | None) -> bool:
 
 async def no_endpoint(agent: AgentHarness) -> bool:
     return await agent.endpoint("m-1") is None
+
+
+def test_a_second_agent_of_the_same_name_gives_up_and_touches_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with AgentHarness(tmp_path / "one") as agent:
+            await agent.wish(fake_wish())
+            before = await agent.shard("m-1.0", "Ready")
+            other = AgentHarness(tmp_path / "two", server=agent.store.server, node={"name": agent.node})
+            await other.start()
+            with pytest.raises(ConfigError, match="another agent on this host is already named"):
+                await other.failure()
+            assert agent.engines("m-1.0") == [before.pid]
+            assert (await agent.shard("m-1.0", "Ready")).pid == before.pid
+
+    asyncio.run(body())
+
+
+def test_a_lost_state_folder_costs_no_engine(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with AgentHarness(tmp_path) as agent:
+            await agent.wish(fake_wish("m"))
+            await agent.wish(fake_wish("n"))
+            before = {name: await agent.shard(f"{name}-1.0", "Ready") for name in ("m", "n")}
+            await agent.crash()
+            shutil.rmtree(agent.config.state_dir / "shards")
+            (agent.config.state_dir / "cluster").unlink()
+            await agent.unwish("n-1.0")
+            await agent.start()
+            await agent.nothing_left("n-1.0", "n-1")
+            await eventually(lambda: adopted_in_state(agent, before["m"].pid), within=WITHIN, what="adoption")
+            assert agent.engines("m-1.0") == [before["m"].pid]
+
+    asyncio.run(body())
+
+
+def test_agents_of_two_clusters_on_one_host_leave_each_others_engines_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with AgentHarness(tmp_path / "one") as agent:
+            await agent.wish(fake_wish())
+            before = await agent.shard("m-1.0", "Ready")
+            async with AgentHarness(tmp_path / "two", cluster="cluster-2", node={"name": agent.node}) as other:
+                await other.wish(fake_wish("n"))
+                await other.shard("n-1.0", "Ready")
+                await other.unwish("n-1.0")
+                await other.nothing_left("n-1.0", "n-1")
+                assert agent.engines("m-1.0") == [before.pid]
+
+    asyncio.run(body())

@@ -19,13 +19,14 @@ import pytest
 from llmgw_agent.errors import RejectedError, SurvivorsError
 from llmgw_agent.process import end
 from llmgw_agent.process.end import end_family, send_signal
-from llmgw_agent.process.identity import Identity, Marker, boot_id, identify, is_running, read_environment, read_stat
+from llmgw_agent.process.identity import Identity, Marker, Owner, boot_id, identify, is_running, read_environment, read_stat
 from llmgw_agent.process.scan import find_family, find_marked
 from llmgw_agent.process.spawn import clean_environment, spawn
 from llmgw_agent.process.watch import Watch
 from llmgw_base.clock import SystemClock
 from llmgw_testing.wait import eventually, wait_until
 
+NOBODY = Owner("c", "nobody")
 SLEEP = ["sleep", "600"]
 #: Leaves a grandchild behind in its own session, then sleeps; prints the grandchild's pid.
 DOUBLE_FORK = """
@@ -46,7 +47,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.node = f"n-{uuid.uuid4().hex[:8]}"
-        self.marker = Marker(self.node, "s.0", 1, "attempt", 1, "wish")
+        self.marker = Marker(Owner("c", self.node), "s.0", 1, "attempt", 1, "wish")
 
     def start(self, *argv: str) -> Identity:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -56,7 +57,7 @@ class Shard:
             os.close(null)
 
     def family(self, leader: Identity | None = None) -> set[Identity]:
-        return find_family(leader, self.node, "s.0")
+        return find_family(leader, self.marker.owner, "s.0")
 
 
 @contextmanager
@@ -99,6 +100,9 @@ def test_a_started_program_has_its_session_its_marks_and_no_stdin() -> None:
         who = one.start(*SLEEP)
         marker_seen(one)
         assert [(each.identity, each.marker, each.leader) for each in find_marked(one.node)] == [(who, one.marker, True)]
+        assert find_marked(one.node, "c") == find_marked(one.node)
+        assert find_marked(one.node, "another cluster") == []
+        assert find_family(None, Owner("another cluster", one.node), "s.0") == set()
         assert Path(f"/proc/{who.pid}/fd/0").readlink() == Path("/dev/null")
         status = Path(f"/proc/{who.pid}/status").read_text()
         ignored = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn"))
@@ -164,8 +168,8 @@ def test_a_foreign_process_is_never_watched_nor_signalled() -> None:
                 assert Watch.open(wrong) is None
                 send_signal(wrong, signal.SIGKILL)
                 assert not is_running(wrong, boot_id())
-                assert other.pid not in {each.pid for each in find_family(wrong, "nobody", "s.0")}
-                await end_family(partial(find_family, wrong, "nobody", "s.0"), SystemClock(), grace=0)
+                assert other.pid not in {each.pid for each in find_family(wrong, NOBODY, "s.0")}
+                await end_family(partial(find_family, wrong, NOBODY, "s.0"), SystemClock(), grace=0)
             assert other.poll() is None
             assert is_running(Identity(other.pid, stat.start_ticks, boot_id()), boot_id())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmgw_agent.process.identity import Identity, Marker
+from llmgw_agent.process.identity import Identity, Marker, Owner
 from llmgw_agent.process.scan import Marked
 from llmgw_agent.shard.recover import choose, rebuild
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard, fingerprint
@@ -19,7 +19,7 @@ def saved(**fields: Any) -> SavedShard:
 
 
 def marked(pid: int, attempt: str = "a1", *, leader: bool = True, epoch: int = 3, wish: str = fingerprint(WISH)) -> Marked:
-    return Marked(Identity(pid, pid * 10, "boot"), Marker("n", "m-1.0", epoch, attempt, 5, wish), leader)
+    return Marked(Identity(pid, pid * 10, "boot"), Marker(Owner("c", "n"), "m-1.0", epoch, attempt, 5, wish), leader)
 
 
 def test_a_saved_process_is_adopted_if_exactly_it_still_runs() -> None:

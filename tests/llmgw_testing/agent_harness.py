@@ -28,7 +28,7 @@ from llmgw_agent.app import App
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.host.inventory import Devices
 from llmgw_agent.process.end import send_signal
-from llmgw_agent.process.scan import Marked, find_logmons, find_marked
+from llmgw_agent.process.scan import Marked, find_marked
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import Store
 from llmgw_base.lifecycle import Stop
@@ -62,7 +62,8 @@ def fake_wish(name: str = "m", *extra: str, script: str = "normal", **fields: An
 
 
 class AgentHarness:
-    def __init__(self, root: Path, *, server: MemoryServer | None = None, **settings: Any) -> None:
+    def __init__(self, root: Path, *, server: MemoryServer | None = None, cluster: str = "cluster-1", **settings: Any) -> None:
+        self.cluster = cluster
         self.node = f"n-{uuid.uuid4().hex[:8]}"
         self.store = MemoryStore(server=server)
         data: dict[str, Any] = {
@@ -75,6 +76,7 @@ class AgentHarness:
         }
         for section, value in settings.items():
             data[section] = {**data.get(section, {}), **value} if isinstance(value, dict) else value
+        self.node = data["node"]["name"]
         self.config = AgentConfig.model_validate(data)
         self.checkpoint: Callable[[str], None] = lambda _: None
         self._task: asyncio.Task[None] | None = None
@@ -124,7 +126,7 @@ class AgentHarness:
         await self.stop()
 
     async def __aenter__(self) -> Self:
-        record = ClusterRecord(id="cluster-1", name="test", created_at=time.time(), engine_secret=SECRET)
+        record = ClusterRecord(id=self.cluster, name="test", created_at=time.time(), engine_secret=SECRET)
         await self.store.put(keyspace.CLUSTER, record.encode())
         await self.start()
         return self
@@ -138,8 +140,12 @@ class AgentHarness:
         finally:
             for each in self.processes():
                 send_signal(each.identity, signal.SIGKILL)
-            await eventually(lambda: not find_logmons(self.node), within=WITHIN, what="log writers to end")
+            await eventually(self._no_writers, within=WITHIN, what="log writers to end")
             await self.store.close()
+
+    def _no_writers(self) -> bool:
+        # A log writer removes its pipe when it ends.
+        return not list(self.config.state_dir.glob("logs/*/*.pipe"))
 
     # --- what the leader does -----------------------------------------------------------------------------------------
 
@@ -185,7 +191,8 @@ class AgentHarness:
         await eventually(check, within=WITHIN, what=f"nothing of shard {shard} to be left")
 
     def processes(self) -> list[Marked]:
-        return find_marked(self.node)
+        """Of this agent's engines; an engine that was taken into another cluster keeps the mark of its first one."""
+        return find_marked(self.node, self.cluster)
 
     def engines(self, shard: str) -> list[int]:
         """Pids of the first processes of the shard's engines: there must never be two."""

@@ -14,6 +14,7 @@ from pathlib import Path
 SHARD = "LLMGW_SHARD"
 EPOCH = "LLMGW_EPOCH"
 NODE = "LLMGW_NODE"
+CLUSTER = "LLMGW_CLUSTER"
 ATTEMPT = "LLMGW_ATTEMPT"
 PORT = "LLMGW_PORT"
 WISH = "LLMGW_WISH"
@@ -30,10 +31,18 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Which agent a process belongs to. One host may carry nodes of several clusters; ``cluster`` is a cluster's id."""
+
+    cluster: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Marker:
     """The agent's marks in a process's environment; ``attempt`` is unique to one start of an engine."""
 
-    node: str
+    owner: Owner
     shard: str
     epoch: int
     attempt: str
@@ -42,7 +51,8 @@ class Marker:
 
     def environment(self) -> dict[str, str]:
         return {
-            NODE: self.node,
+            CLUSTER: self.owner.cluster,
+            NODE: self.owner.node,
             SHARD: self.shard,
             EPOCH: str(self.epoch),
             ATTEMPT: self.attempt,
@@ -55,7 +65,7 @@ class Marker:
         """None if the marks are missing or not ours."""
         try:
             return cls(
-                node=environment[NODE],
+                owner=Owner(environment[CLUSTER], environment[NODE]),
                 shard=environment[SHARD],
                 epoch=int(environment[EPOCH]),
                 attempt=environment[ATTEMPT],

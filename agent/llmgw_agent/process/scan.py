@@ -6,7 +6,20 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from llmgw_agent.process.identity import LOGMON, NODE, PROC, Identity, Marker, Stat, boot_id, pids, read_environment, read_stat
+from llmgw_agent.process.identity import (
+    CLUSTER,
+    LOGMON,
+    NODE,
+    PROC,
+    Identity,
+    Marker,
+    Owner,
+    Stat,
+    boot_id,
+    pids,
+    read_environment,
+    read_stat,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +31,13 @@ class Marked:
     leader: bool
 
 
-def find_marked(node: str) -> list[Marked]:
-    """All living processes of this node's engines, whatever became of their parents."""
+def find_marked(node: str, cluster: str | None = None) -> list[Marked]:
+    """All living processes of the node's engines, whatever became of their parents. ``cluster`` None: of any cluster."""
     boot = boot_id()
     found = []
     for pid in pids():
         environment = _own_environment(pid)
-        if environment.get(NODE) != node:
+        if environment.get(NODE) != node or cluster not in (None, environment.get(CLUSTER)):
             continue
         marker, stat = Marker.read(environment), read_stat(pid)
         if marker is not None and stat is not None and not stat.gone:
@@ -45,14 +58,14 @@ def find_logmons(node: str) -> dict[str, Identity]:
     return found
 
 
-def find_family(leader: Identity | None, node: str, shard: str) -> set[Identity]:
+def find_family(leader: Identity | None, owner: Owner, shard: str) -> set[Identity]:
     """Every living process of a shard: those that carry its marker, and, while the leader lives, its session and descendants.
 
     A process that merely has a number that we once knew is never in it.
     """
     boot = boot_id()
     stats = {stat.pid: stat for pid in pids() if (stat := read_stat(pid)) is not None and not stat.gone}
-    family = {pid for pid in stats if _marked(pid, node, shard)}
+    family = {pid for pid in stats if _marked(pid, owner, shard)}
     own = stats.get(leader.pid) if leader is not None and leader.boot_id == boot else None
     if leader is not None and own is not None and own.start_ticks == leader.start_ticks:
         family |= {stat.pid for stat in stats.values() if stat.session == leader.pid}
@@ -69,9 +82,9 @@ def _own_environment(pid: int) -> dict[str, str]:
     return read_environment(pid) if owner == os.geteuid() else {}
 
 
-def _marked(pid: int, node: str, shard: str) -> bool:
+def _marked(pid: int, owner: Owner, shard: str) -> bool:
     marker = Marker.read(_own_environment(pid))
-    return marker is not None and marker.node == node and marker.shard == shard
+    return marker is not None and marker.owner == owner and marker.shard == shard
 
 
 def _descendants(root: int, stats: Iterable[Stat]) -> set[int]:

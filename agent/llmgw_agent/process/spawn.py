@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmgw_agent.errors import AttemptError, RejectedError
-from llmgw_agent.process.identity import ATTEMPT, EPOCH, LOGMON, NODE, PORT, SHARD, WISH, Identity, read_stat
+from llmgw_agent.process.identity import ATTEMPT, CLUSTER, EPOCH, LOGMON, NODE, PORT, SHARD, WISH, Identity, read_stat
 
 #: Inherited variables that speak of the agent and would mislead an engine, or mark it as another one's.
 _OURS = frozenset(
-    {SHARD, EPOCH, NODE, ATTEMPT, PORT, WISH, LOGMON, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"}
+    {SHARD, EPOCH, CLUSTER, NODE, ATTEMPT, PORT, WISH, LOGMON, "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS"}
     | {"LISTEN_PID", "LISTEN_FDNAMES", "JOURNAL_STREAM", "INVOCATION_ID", "CREDENTIALS_DIRECTORY"}
 )
 #: Python ignores these, and ignored signals stay ignored across exec.

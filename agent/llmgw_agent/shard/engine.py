@@ -71,7 +71,7 @@ class Engine:
         Raises:
             SurvivorsError: processes outlived SIGKILL; call it again later.
         """
-        await end_family(partial(find_family, self.identity, self._marker.node, self._marker.shard), clock, grace=grace)
+        await end_family(partial(find_family, self.identity, self._marker.owner, self._marker.shard), clock, grace=grace)
         await self._watch.wait()
         await self._stop_keeper()
         await self._output.finish(clock)

@@ -122,7 +122,7 @@ class Launcher:
 
 def marker_of(context: Context, wish: AssignmentRecord, attempt: SavedAttempt) -> Marker:
     return Marker(
-        node=context.node, shard=wish.shard, epoch=wish.epoch, attempt=attempt.id, port=attempt.port, wish=attempt.wish
+        owner=context.owner, shard=wish.shard, epoch=wish.epoch, attempt=attempt.id, port=attempt.port, wish=attempt.wish
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from llmgw_agent.process.identity import Identity
+from llmgw_agent.process.identity import Identity, Owner
 from llmgw_agent.process.scan import Marked, find_logmons, find_marked
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard, StateDir, fingerprint
 from llmgw_proto.records import AssignmentRecord
@@ -23,10 +23,10 @@ class Found:
         return self.marked.pop(shard, [])
 
 
-def look(state: StateDir, node: str) -> Found:
+def look(state: StateDir, owner: Owner) -> Found:
     """Blocks for some milliseconds per hundred processes of the host."""
-    found = Found(saved=state.load_all(), writers=find_logmons(node))
-    for each in find_marked(node):
+    found = Found(saved=state.load_all(), writers=find_logmons(owner.node))
+    for each in find_marked(owner.node, owner.cluster):
         found.marked.setdefault(each.marker.shard, []).append(each)
     return found
 

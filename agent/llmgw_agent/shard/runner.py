@@ -321,7 +321,7 @@ class Runner:
     async def _end_leftovers(self) -> None:
         """Ends what carries the shard's mark although no engine of it is known, such as children that lost their parent."""
         context = self._context
-        family = partial(find_family, None, context.node, self.shard)
+        family = partial(find_family, None, context.owner, self.shard)
         await self._despite_survivors(lambda: end_family(family, context.clock, grace=context.config.engines.stop_seconds))
 
     async def _despite_survivors(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:

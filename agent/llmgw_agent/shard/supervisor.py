@@ -37,6 +37,11 @@ class Supervisor:
         """Must come before the first wish."""
         self._secret = cluster_secret
 
+    def rediscover(self, found: Found) -> None:
+        """Replaces what was found at the start, now that it is known which cluster's marks to look for."""
+        self._found = Found(writers=found.writers)
+        self._found.marked = {shard: marked for shard, marked in found.marked.items() if shard not in self._workers}
+
     @property
     def shards(self) -> set[str]:
         return set(self._workers)
