@@ -60,6 +60,7 @@ class Desk:
         self.session_header = b"x-session-id"
         self.cors = Cors([])
         self.closing = False
+        self.keys = object()
         self.loop = self
         self.seen: list[Seen] = []
         self.refused: list[int] = []
@@ -192,6 +193,16 @@ def test_key_that_changes_between_requests_is_seen() -> None:
     for key in (b"one", b"one", b"two", b"one"):
         connection.data_received(post(b"{}", b"Authorization: Bearer " + key))
     assert [each[3] for each in desk.seen] == [b"Bearer one", b"Bearer one", b"Bearer two", b"Bearer one"]
+
+
+def test_keys_that_are_read_again_are_asked_again() -> None:
+    connection, desk, _ = connect()
+    connection.data_received(post(b"{}"))
+    desk.keys = object()
+    desk.head = lambda connection: ApiError(401, "invalid_api_key", "Not any more.")  # type: ignore[method-assign]  # from now on
+    connection.data_received(post(b"{}"))
+    assert len(desk.seen) == 1
+    assert desk.refused == [401]
 
 
 def test_hop_by_hop_fields_and_credentials_are_not_passed_on() -> None:

@@ -25,6 +25,7 @@ from llmgw_router.http import render
 from llmgw_router.http.chunked import ChunkedBody, ChunkError
 
 if TYPE_CHECKING:
+    from llmgw_router.admission.keys import Keys
     from llmgw_router.client.front import Front
     from llmgw_router.relay.exchange import Exchange
 
@@ -71,6 +72,8 @@ class ClientConnection(asyncio.Protocol):
     _requests = 0
     _before = b""
     _after = b""
+    _keys: Keys | None = None
+    """In force when the head that may repeat was checked."""
     _received = 0
     """Of the body; with chunks, their framing counted too."""
     _chunks: ChunkedBody | None = None
@@ -211,34 +214,39 @@ class ClientConnection(asyncio.Protocol):
         if refusal is not None:
             self._refuse(refusal)
             return
-        if (
-            self._requests < _TEMPLATE_TRIES
-            and len(part) == self._head_size
-            and not (head.chunked or head.upgrade or head.expect)
-        ):
-            self._requests += 1
-            self._learn(part)
-        self._go_on(head, rest)
+        refusal = self.front.head(self)
+        if self.state == TUNNEL:
+            if rest and self.tunnel is not None:
+                self.tunnel.client_data(rest)
+        elif refusal is not None:
+            self._refuse_at_head(refusal, rest)
+        else:
+            if self._requests < _TEMPLATE_TRIES and len(part) == self._head_size:
+                self._requests += 1
+                self._learn(part)
+            self._go_on(head, rest)
 
     def _learn(self, part: bytes) -> None:
-        """Remembers this head, whole but for the digits of its Content-Length."""
+        """Remembers this head, whole but for the digits of its Content-Length, when it is of the kind that repeats."""
+        head = self.head
         match = _LENGTH.search(part)
-        if match is not None:
+        if match is not None and self.route is not None and not (head.chunked or head.upgrade or head.expect):
             self._before, self._after = part[: match.start(1)], part[match.end(1) :]
+            self._keys = self.front.keys
 
     def _same_again(self, data: bytes) -> bool:
         """Most clients send the same head again and again on one connection, only with another length of the body. Then what
         was read from it and checked is still right, and the rest of it need not be parsed again.
         """
         before, after = self._before, self._after
-        if not data.startswith(before):
+        front, head = self.front, self.head
+        if self._keys is not front.keys or not data.startswith(before):
             return False
         start = len(before)
         end = data.find(b"\r", start, start + 10)
         digits = data[start:end]
-        if end < 0 or not digits.isdigit() or not data.startswith(after, end):
+        if end < 0 or not digits.isdigit() or not data.startswith(after, end) or int(digits) > front.limits.body_bytes:
             return False
-        front, head = self.front, self.head
         self.began = front.now()
         self._received = 0
         head.length = int(digits)
@@ -249,14 +257,8 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _go_on(self, head: RequestHead, rest: bytes) -> None:
-        """The head is in and well-formed."""
-        refusal = self.front.head(self)
-        if self.state == TUNNEL:
-            if rest and self.tunnel is not None:
-                self.tunnel.client_data(rest)
-        elif refusal is not None:
-            self._refuse_at_head(refusal, rest)
-        elif head.chunked or len(rest) < head.length:
+        """The head is in, and nothing speaks against the request."""
+        if head.chunked or len(rest) < head.length:
             self._await_body(rest)
         else:
             self.state = BUSY

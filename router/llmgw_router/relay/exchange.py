@@ -297,6 +297,9 @@ class Exchange:
         now = self._core.now()
         connection.replica.last_byte = now
         stream = self._stream
+        if self._started and stream is not None and not complete:
+            self._pass_events(stream, data, now)
+            return
         if not self._status:
             if not self._accept(connection, data, complete):
                 return
@@ -310,11 +313,8 @@ class Exchange:
             if not data and not self._started and not complete:
                 return
             if self._started:
-                if fresh > 0:
-                    gap = (now - self._last_data) / fresh
-                    assert self._gaps is not None
-                    self._gaps.observe(gap, fresh)
-                    self._last_data = now
+                if fresh > 0 and self._gaps is not None:
+                    self._gaps.observe((now - self._last_data) / fresh, fresh)
             elif not events.is_error(data):
                 self._core.succeeded(connection.replica)
             elif events.is_client_fault(data):
@@ -332,6 +332,20 @@ class Exchange:
         self._pass(connection, data, complete, now)
         if complete:
             self._finish(connection, now)
+
+    def _pass_events(self, stream: events.EventStream, data: bytes, now: float) -> None:
+        """The middle of a stream: no head, no end."""
+        before = stream.events
+        out = stream.feed(data)
+        fresh = stream.events - before
+        if fresh > 0:
+            assert self._gaps is not None
+            self._gaps.observe((now - self._last_data) / fresh, fresh)
+            self._last_data = now
+        if out:
+            self._bytes_out += len(out)
+            client = self._client
+            client.write(b"%x\r\n%b\r\n" % (len(out), out) if client.head.http11 else out)
 
     def _accept(self, connection: EngineConnection, data: bytes, complete: bool) -> bool:
         """Looks at the answer's head, before anything is sent. Returns False when the request was sent elsewhere."""
