@@ -16,6 +16,7 @@ READ_LIMIT = 1_048_576
 """Larger events are not searched for usage."""
 
 _END = re.compile(rb"\n\n|\r\n\r\n|\r\r|\n\r\n")
+_USAGE = b'"usage"'
 _NOTHING = re.compile(rb'"usage"\s*:\s*null')
 _FIRST_ERROR = re.compile(
     rb'(?:event: ?error\r?\n)|(?:data: ?\{\s*"(?:error"\s*:\s*\{|type"\s*:\s*"error"|object"\s*:\s*"error"))'
@@ -57,7 +58,7 @@ class EventStream:
         """Takes bytes as they come and returns those to pass on now, perhaps none."""
         if not self._held_size:
             if data.endswith(b"\n\n"):
-                if data.find(b"\n\n") != len(data) - 2 or b'"usage"' in data:
+                if data.find(b"\n\n") != len(data) - 2 or _USAGE in data:
                     return self._pass(data)
                 # One event and nothing special: nearly all are so.
                 self.ends_clean = True
@@ -95,7 +96,7 @@ class EventStream:
         if not out:
             return b""
         self.ends_clean = False
-        return (self._look(out) if b'"usage"' in out else out)[given:]
+        return self._look(out)[given:]
 
     def _hold(self, data: bytes) -> bytes:
         self._held.append(data)
@@ -109,14 +110,16 @@ class EventStream:
     def _pass(self, out: bytes) -> bytes:
         self.ends_clean = True
         self.events += _count(out)
-        return self._look(out) if b'"usage"' in out else out
+        return self._look(out)
 
     def _look(self, out: bytes) -> bytes:
         """Reads the usage from the events that tell it, and takes out the one that the client did not ask for."""
+        at = out.find(_USAGE)
+        if at < 0:
+            return out
         kept: list[bytes] = []
         start = 0
         """Of what is not in ``kept`` yet."""
-        at = out.find(b'"usage"')
         while at >= 0:
             begin = _begin(out, start, at)
             end = _END.search(out, at)
@@ -127,7 +130,7 @@ class EventStream:
                     self.events -= 1
                     kept.append(out[start:begin])
                     start = stop
-            at = out.find(b'"usage"', stop)
+            at = out.find(_USAGE, stop)
         if not kept:
             return out
         kept.append(out[start:])
