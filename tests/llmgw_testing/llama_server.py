@@ -113,7 +113,9 @@ def main() -> int:
     params.port = options.port
     params.n_ctx = 8192
     params.n_parallel = 4
-    params.cpuparams.n_threads = min(4, os.cpu_count() or 1)
+    # More threads wait for each other in busy loops, which on a loaded machine takes many times longer than one alone.
+    params.cpuparams.n_threads = 1
+    params.cpuparams_batch.n_threads = 1
     params.endpoint_metrics = True
     params.use_jinja = True
     if options.api_key:
