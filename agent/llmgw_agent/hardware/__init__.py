@@ -9,8 +9,10 @@ Public API (import from the modules named; this package imports nothing, so that
     and returns after ``deadline`` seconds at the latest.
 ``detect.detect_main(argv) -> int``
     The ``detect`` subcommand.
+``watch.HardwareWatch(publish, …)``
+    What a running agent uses: looks, watches live, and calls ``publish(hardware)`` whenever what is to be published changed.
 ``telemetry.Telemetry``
-    The live loop: samples and events from a long-lived helper, turned into quarantines and metrics.
+    Its live part: samples and events from a long-lived helper, turned into quarantines and metrics.
 ``fabric``
     The map of an InfiniBand subnet: parsers, mapper, changes between maps, election of the mapper.
 ``bandwidth``

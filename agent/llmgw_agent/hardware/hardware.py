@@ -209,7 +209,8 @@ class Hardware:
         groups: list[list[int]] = []
         for gpu in self.gpus:
             index = gpu.raw.index
-            if gpu.raw.error or index in joined or (gpu.raw.mig is not None and gpu.raw.mig.current):
+            cut = gpu.raw.mig is not None and gpu.raw.mig.current
+            if gpu.raw.error or index in joined or cut or not self.members[index].ready:
                 continue
             for group in groups:
                 other = self.gpu_at[group[0]]

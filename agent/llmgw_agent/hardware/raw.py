@@ -178,10 +178,14 @@ class GpuSample(Live, kw_only=True):
 
 
 class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
-    """All GPUs at one moment; ``error`` is NVML's code when it cannot be initialised."""
+    """All GPUs at one moment; ``error`` is NVML's code when it cannot be initialised.
+
+    ``unopened``: index → NVML's code of GPUs that could not be opened when the helper started.
+    """
 
     error: int = 0
     gpus: list[GpuSample] = []
+    unopened: dict[int, int] = {}
 
 
 class PortSample(msgspec.Struct):

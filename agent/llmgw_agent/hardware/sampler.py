@@ -9,6 +9,7 @@ main thread says which GPU it was.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -40,6 +41,8 @@ class Sampler:
         self._tree = tree
         self._lock = threading.Lock()
         self._handles: dict[int, tuple[str, Any, bool]] = {}
+        self._unopened: dict[int, int] = {}
+        self._by_handle: dict[int, str] = {}
         self._at: tuple[int | None, float] | None = None
         self._ports_at = time.monotonic()
 
@@ -71,24 +74,28 @@ class Sampler:
             if index not in self._skip:
                 self._enter(index)
                 self._open(index)
+        events = self._register()
         self._at = None
-        threading.Thread(target=self.events, daemon=True).start()
+        if events is not None:
+            threading.Thread(target=self.events, args=(events,), daemon=True).start()
         turn = 0
         while True:
             started = time.monotonic()
-            self.say({"kind": "sample", "gpus": [self._sample(index, turn % self._rarely == 0) for index in self._handles]})
+            gpus = [self._sample(index, turn % self._rarely == 0) for index in self._handles]
+            self.say({"kind": "sample", "gpus": gpus, "unopened": self._unopened})
             self._at = None
             turn += 1
             time.sleep(max(0.05, self._every - (time.monotonic() - started)))
 
     def _open(self, index: int) -> None:
-        # A GPU that cannot be opened is the probe's to report.
-        with suppress(NvmlFailedError):
+        try:
             handle = call("nvmlDeviceGetHandleByIndex", index)
             hopper = call("nvmlDeviceGetCudaComputeCapability", handle)[0] >= 9
             uuid = text(call("nvmlDeviceGetUUID", handle))
             if uuid is not None:
                 self._handles[index] = uuid, handle, hopper
+        except NvmlFailedError as error:
+            self._unopened[index] = error.code
 
     def _sample(self, index: int, full: bool) -> dict[str, Any]:
         uuid, handle, hopper = self._handles[index]
@@ -107,32 +114,36 @@ class Sampler:
         facts["reset_required"] = ask.reset
         return facts
 
-    def events(self) -> None:
-        """The event thread; ends when events are not offered here."""
+    def _register(self) -> Any:
+        """An event set with all GPUs that offer events, or None when the driver has none."""
         try:
-            self._events()
+            events = call("nvmlEventSetCreate")
         except NvmlFailedError:
-            return
-
-    def _events(self) -> None:
-        events = call("nvmlEventSetCreate")
-        for _, handle, _ in self._handles.values():
+            return None
+        for index, (uuid, handle, _) in self._handles.items():
+            self._enter(index)
             # Registering a type that a GPU does not have registers none at all.
             with suppress(NvmlFailedError):
                 wanted = int(call("nvmlDeviceGetSupportedEventTypes", handle)) & _EVENTS
                 if wanted:
                     call("nvmlDeviceRegisterEvents", handle, wanted, events)
+                    self._by_handle[_address(handle)] = uuid
+        return events
+
+    def events(self, events: Any) -> None:
+        """The event thread."""
         while True:
             try:
                 event = call("nvmlEventSetWait_v2", events, _WAIT_MS)
             except NvmlFailedError as error:
-                if error.code == TIMEOUT:
-                    continue
-                # Some GPU is lost: the samples say which. Do not spin on it.
-                time.sleep(_WAIT_MS / 1000)
+                if error.code != TIMEOUT:
+                    # Some GPU is lost: the samples say which. Do not spin on it.
+                    time.sleep(_WAIT_MS / 1000)
                 continue
-            uuid = text(call("nvmlDeviceGetUUID", event.device))
-            self.say({"kind": "event", "uuid": uuid, "type": int(event.eventType), "data": int(event.eventData)})
+            # Not asked of the GPU: after XID 79 it does not answer any more.
+            uuid = self._by_handle.get(_address(event.device))
+            if uuid is not None:
+                self.say({"kind": "event", "uuid": uuid, "type": int(event.eventType), "data": int(event.eventData)})
 
     # --- ports, commands, watchdog ---
 
@@ -179,6 +190,10 @@ class Sampler:
             return {"index": at[0], "uuid": self._handles[at[0]][0] if at[0] in self._handles else None}
         # Its turns come every so often; what is beyond that is a read that hangs.
         return {"ports": True} if now - self._ports_at > self._stall + self._every else None
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _traffic(ask: Asker, handle: Any) -> list[int | None]:

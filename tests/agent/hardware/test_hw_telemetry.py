@@ -111,6 +111,17 @@ def test_xid_quarantines_its_gpu_at_once(monkeypatch: pytest.MonkeyPatch, tmp_pa
     asyncio.run(scenario())
 
 
+def test_last_xid_of_a_gpu_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree) -> None:
+    async def scenario() -> None:
+        nvml = FakeNvml(monkeypatch, tmp_path, machine.dgx_h100())
+        async with running(tree.root) as (_, watch):
+            await watch.until(lambda: bool(watch.samples()))
+            nvml.add("gpu2.lost = 1", "gpu2.xid = 1:79")
+            await watch.until(lambda: {"gpu-lost", "xid"} <= set(watch.codes()))
+
+    asyncio.run(scenario())
+
+
 def test_gpu_lost_while_running_leaves_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree) -> None:
     async def scenario() -> None:
         nvml = FakeNvml(monkeypatch, tmp_path, machine.dgx_h100())
