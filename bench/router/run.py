@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import subprocess
 import sys
 import tempfile
@@ -72,9 +73,11 @@ def measure_memory(results: Results, targets: list[Target], streams: int) -> Non
 
 
 def measure_long(results: Results, target: Target, total: int, limit: float) -> None:
+    """Plain requests and, every third time, streams."""
     done, end = 0, time.monotonic() + limit
     while done < total and time.monotonic() < end:
-        done += wrk(target, "nonstream", seconds=5, connections=32).requests
+        kind = "burst" if len(results.long_run) % 3 == 2 else "nonstream"
+        done += wrk(target, kind, seconds=5, connections=32).requests
         results.long_run.append((done, max(target.resident_bytes())))
         say(f"long run: {done} requests, {results.long_run[-1][1] / 1e6:.1f} MB")
 
@@ -106,6 +109,7 @@ def main() -> int:
                 target.start()
                 targets.append(target)
             results = Results({target.name: target.version for target in targets})
+            results.load_average = os.getloadavg()[0]
             results.command = " ".join(["make bench"] if len(sys.argv) == 1 else ["python -m bench.router", *sys.argv[1:]])
             if "cpu" in parts:
                 measure_cpu(results, targets, options.kinds.split(","), options.rounds, options.seconds)
