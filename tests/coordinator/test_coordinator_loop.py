@@ -326,6 +326,33 @@ def test_a_replica_that_its_node_rejects_is_moved_and_remembered() -> None:
     asyncio.run(body())
 
 
+def test_a_failure_moves_a_replica_only_when_its_agent_has_had_the_time_to_announce_another_attempt() -> None:
+    async def body() -> None:
+        cluster = Cluster()
+        await cluster.add_node("n1")
+        await cluster.add_node("n2")
+        await cluster.apply(model("m"))
+        async with cluster.coordinator():
+            await cluster.live()
+            before = await cluster.assigned()
+            ((name, (wish,)),) = before.items()
+            # The engine broke; the agent ends it and then says when it tries again.
+            await cluster.report(name, wish, ShardState.FAILED, reason="exit status 1")
+            await cluster.live(12)
+            await cluster.report(name, wish, ShardState.FAILED, reason="exit status 1", next_attempt_at=1.0)
+            await cluster.live(60)
+            assert await cluster.assigned() == before
+            # The breaker opens: no attempt is ahead.
+            await cluster.report(name, wish, ShardState.FAILED, reason="it failed 5 times")
+            await cluster.live(14)
+            assert await cluster.assigned() == before
+            await cluster.live(2)
+            ((other, (moved,)),) = (await cluster.assigned()).items()
+            assert (other != name, moved.epoch, moved.tried) == (True, 2, [name])
+
+    asyncio.run(body())
+
+
 def test_a_deposed_leader_writes_nothing_and_the_new_one_does() -> None:
     async def body() -> None:
         cluster = Cluster()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from llmgw_coordinator.state import Mirror
-from llmgw_coordinator.state.absence import Absence
+from llmgw_coordinator.state.durations import Absence
 from llmgw_coordinator.state.expected import Expected
 from llmgw_coordinator.state.names import of_node, one, two
 from llmgw_proto import keyspace

@@ -21,9 +21,11 @@ from llmgw_coordinator.leader.election import Election
 from llmgw_coordinator.leader.fence import Term
 from llmgw_coordinator.leader.world import world_of
 from llmgw_coordinator.planner import Plan, Settings, World, plan
-from llmgw_coordinator.state.absence import Absence
+from llmgw_coordinator.planner.replica import broken
+from llmgw_coordinator.state.durations import Absence, Durations
 from llmgw_coordinator.state.mirror import Mirror
-from llmgw_coordinator.state.view import View
+from llmgw_coordinator.state.view import Place, View
+from llmgw_proto.records import ShardState
 
 #: Seconds in which further changes join the pass that the first one caused.
 COALESCE = 0.05
@@ -33,6 +35,9 @@ COALESCE_STANDBY = 1.0
 REST = 4.0
 #: Seconds between passes when nothing changes.
 PERIOD = 5.0
+#: Seconds until a failed shard without an attempt ahead counts as given up. An agent reports the failure at once, and may need
+#: the time to end the engine before it can say whether and when it tries again.
+FAILURE_SETTLES = 15.0
 #: Seconds until a write that the watch does not show is looked up.
 ECHO_LIMIT = 5.0
 
@@ -62,6 +67,7 @@ class Reconciler:
         self._planner = planner
         self._applier = Applier(store, mirror.expected)
         self._absence = Absence()
+        self._failures: Durations[Place] = Durations()
         self._wake = asyncio.Event()
         self._elected = asyncio.Event()
         self._next_return = PERIOD
@@ -118,12 +124,17 @@ class Reconciler:
         self._elected.set()
 
     def _plan(self, view: View) -> None:
-        self.gone_for = self._absence.update(view.nodes, view.breathing, self._mirror.resyncs, self._clock.monotonic())
-        self._next_return = min(
-            (self._settings.grace - gone for gone in self.gone_for.values() if gone < self._settings.grace), default=PERIOD
-        )
         began = self._clock.monotonic()
-        outcome = self._planner(world_of(view, self.gone_for, self._absence.witnessed, self._settings))
+        self.gone_for = self._absence.update(view.nodes, view.breathing, self._mirror.resyncs, began)
+        failed_for = self._failures.update(
+            (place for place, shard in view.shards.items() if shard.record.state is ShardState.FAILED and broken(shard.record)),
+            self._mirror.resyncs,
+            began,
+        )
+        settling = {place: FAILURE_SETTLES - seconds for place, seconds in failed_for.items() if seconds < FAILURE_SETTLES}
+        away = [self._settings.grace - seconds for seconds in self.gone_for.values() if seconds < self._settings.grace]
+        self._next_return = min([PERIOD, *away, *settling.values()])
+        outcome = self._planner(world_of(view, self.gone_for, self._absence.witnessed, settling, self._settings))
         self._planning = self._clock.monotonic() - began
         self._observe_seconds(self._planning)
         for name, error in outcome.failures.items():
@@ -155,7 +166,7 @@ class Reconciler:
 
     async def _until_woken(self) -> None:
         """Until something changed, a node's grace ends, or the period is over."""
-        await self._within(max(0.0, min(PERIOD, self._next_return)), self._wake.wait())
+        await self._within(max(0.0, self._next_return), self._wake.wait())
 
     async def _rest(self) -> None:
         """Lets further changes come in; a new leader does not rest."""

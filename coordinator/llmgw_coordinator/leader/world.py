@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from llmgw_coordinator.planner import Assigned, Node, Settings, World
-from llmgw_coordinator.state.view import View
+from llmgw_coordinator.state.view import Place, View
 
 
-def world_of(view: View, gone_for: Mapping[str, float], witnessed: Container[str], settings: Settings) -> World:
+def world_of(
+    view: View, gone_for: Mapping[str, float], witnessed: Container[str], settling: Iterable[Place], settings: Settings
+) -> World:
     """
     Args:
         gone_for: seconds of absence of the nodes that are away.
         witnessed: nodes that this coordinator has seen alive.
+        settling: shards whose failure is too fresh to act on.
     """
     return World(
         models={name: stored.record for name, stored in view.models.items()},
@@ -29,5 +32,6 @@ def world_of(view: View, gone_for: Mapping[str, float], witnessed: Container[str
         assignments=[Assigned(node, stored.record, stored.create_revision) for (node, _), stored in view.assignments.items()],
         shards=[stored.record for stored in view.shards.values()],
         unreadable_models=frozenset(view.unread_models),
+        settling=frozenset(settling),
         settings=settings,
     )

@@ -60,6 +60,8 @@ class World:
     unreadable_models: frozenset[str] = frozenset()
     """Models that are wished but whose spec cannot be read: left as they are."""
     settings: Settings = Settings()
+    settling: frozenset[tuple[str, str]] = frozenset()
+    """Shards (node, shard) that have reported a failure so lately that their agent may yet announce another attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,13 @@ def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
     for name, spec in sorted(world.models.items()):
         try:
             replicas = [
-                examine(each, shards.get((each.node, each.record.shard)), world.nodes.get(each.node), world.settings)
+                examine(
+                    each,
+                    shards.get((each.node, each.record.shard)),
+                    world.nodes.get(each.node),
+                    world.settings,
+                    settling=(each.node, each.record.shard) in world.settling,
+                )
                 for each in by_model.get(name, ())
             ]
             planner = ModelPlanner(

@@ -51,11 +51,14 @@ class Replica:
         return self.condition, -self.assigned.created, self.id
 
 
-def examine(assigned: Assigned, shard: ShardRecord | None, node: Node | None, settings: Settings) -> Replica:
-    """A shard record of an earlier epoch says nothing about the present one."""
+def examine(
+    assigned: Assigned, shard: ShardRecord | None, node: Node | None, settings: Settings, *, settling: bool = False
+) -> Replica:
+    """A shard record of an earlier epoch says nothing about the present one; nor does a failure that is still settling."""
     if shard is not None and shard.epoch != assigned.record.epoch:
         shard = None
-    return Replica(assigned, shard, _condition(assigned, shard, node, settings))
+    condition = _condition(assigned, shard, node, settings)
+    return Replica(assigned, shard, Condition.WAITING if settling and condition is Condition.BROKEN else condition)
 
 
 def _condition(assigned: Assigned, shard: ShardRecord | None, node: Node | None, settings: Settings) -> Condition:
