@@ -47,9 +47,11 @@ class Helper:
             OSError: the interpreter cannot be started.
         """
         process = await asyncio.create_subprocess_exec(
-            # -S: no site packages scan; the module path comes by the environment. It halves the start.
+            # The module path comes by the environment: no scan of site packages (-S), which halves the start, and nothing from
+            # the current folder (-P), which may be anyone's.
             sys.executable,
             "-S",
+            "-P",
             "-m",
             module,
             *args,

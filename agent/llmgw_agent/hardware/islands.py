@@ -75,7 +75,7 @@ def view(
     ``membership`` says of each GPU whether the NVLink fabric has let it in; ``absent_gpu`` whether a PCI address that NVML does
     not list is a GPU all the same.
     """
-    usable = {index: gpu for index, gpu in gpus.items() if not gpu.error and not (gpu.mig is not None and gpu.mig.current)}
+    usable = {index: gpu for index, gpu in gpus.items() if _usable(gpu)}
     by_pci = {gpu.pci: index for index, gpu in gpus.items() if gpu.pci}
     found = NvlinkView()
     toward: Counter[Edge] = Counter()
@@ -94,6 +94,10 @@ def view(
         found.islands += _islands(group, usable, found, told, membership, findings)
     found.islands.sort(key=lambda island: island.gpus)
     return found
+
+
+def _usable(gpu: Gpu) -> bool:
+    return not gpu.error and gpu.uuid is not None and not (gpu.mig is not None and gpu.mig.current)
 
 
 def _direct(found: NvlinkView, toward: Counter[Edge], usable: dict[int, Gpu], findings: Findings) -> None:

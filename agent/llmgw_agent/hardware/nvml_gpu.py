@@ -94,9 +94,11 @@ def _settings(ask: Asker, handle: Any, facts: dict[str, Any]) -> None:
 
 def _health(ask: Asker, handle: Any, facts: dict[str, Any]) -> None:
     live(ask, handle, facts)
-    retired = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)] if facts.get("cc", [9])[0] < 8 else [None]
-    if retired[0] is not None:
-        facts["retired_pages"] = sum(len(each or []) for each in retired)
+    # Newer cards remap rows instead of retiring pages.
+    if facts["cc"] is not None and facts["cc"][0] < 8:
+        retired = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
+        if retired[0] is not None:
+            facts["retired_pages"] = sum(len(each or []) for each in retired)
 
 
 def live(ask: Asker, handle: Any, facts: dict[str, Any]) -> None:
