@@ -36,7 +36,12 @@ from llmgw_ctl.up.plan import (
 
 LAYOUT = Layout(Path("/home/me/.local/state/llmgw/up"))
 CHOICES = Choices(
-    Path("/usr/bin/etcd"), sys.executable, "node-1", Listen("127.0.0.1", 8080), Listen("127.0.0.1", 7080), coordinator_id="up"
+    Path("/usr/bin/etcd"),
+    sys.executable,
+    "node-1",
+    Listen("127.0.0.1", 8080),
+    Listen("127.0.0.1", 7080),
+    Listen("127.0.0.1", 7090),
 )
 
 

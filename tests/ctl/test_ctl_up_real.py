@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,12 +113,20 @@ class Up:
     def child(self, name: str) -> int:
         return int(json.loads((self.state / "run" / f"{name}.json").read_text())["pid"])
 
+    def answers(self, model: str) -> None:
+        """A router learns of a replica, or of all after its start, a moment after others do."""
+        wait_until(lambda: self.chat(model).startswith("w0 w1"), within=60, what=f"an answer of {model}", every=0.1)
+
     def chat(self, model: str) -> str:
         router = json.loads((self.state / "admin.json").read_text())["router_url"]
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]}).encode()
         asked = urllib.request.Request(f"{router}/v1/chat/completions", body, {"content-type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            return str(json.load(answer)["choices"][0]["message"]["content"])
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return str(json.load(answer)["choices"][0]["message"]["content"])
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"{error.code} {error.read().decode()}"
 
 
 @pytest.fixture
@@ -156,14 +165,14 @@ def test_a_day_in_the_life(home: Path) -> None:
         assert "--listen" in taken.stderr
 
         up.ctl("model", "serve", "echo", "--env", f"PYTHONPATH={TESTS}", "--memory", "64MiB", *ECHO)
-        assert up.chat("echo").startswith("w0 w1")
+        up.answers("echo")
         engine = up.ask_ctl("replica", "list")[0]
 
         os.kill(up.child("agent"), signal.SIGKILL)
         os.kill(up.child("router"), signal.SIGKILL)
         wait_until(lambda: "agent is back" in up.err(), within=60, what="the agent to be back", every=0.1)
         wait_until(lambda: "router is back" in up.err(), within=60, what="the router to be back", every=0.1)
-        assert up.chat("echo").startswith("w0 w1")
+        up.answers("echo")
         adopted = up.ask_ctl("replica", "list")[0]
         assert (adopted["id"], adopted["pid"]) == (engine["id"], engine["pid"])
 
@@ -175,7 +184,7 @@ def test_a_day_in_the_life(home: Path) -> None:
             again.serves()
             assert "left by an `up` that was killed" in again.err()
             assert re.search(r"Models +echo", again.out())
-            assert again.chat("echo").startswith("w0 w1")
+            again.answers("echo")
             again.process.send_signal(signal.SIGINT)
             assert again.process.wait(60) == 0
             assert re.findall(r"✓ (\w+) +stopped", again.err()) == ["agent", "router", "coordinator", "etcd"]

@@ -11,7 +11,7 @@ from llmgw_ctl.watch.verdict import FAILED_SETTLE, MAX_RESTARTS, MOVING, STALE_S
 
 
 def replica(state: str = "Ready", **more: Any) -> ReplicaView:
-    base = ReplicaView(id="m-1", model="m", node="n1", state=state, reason="", restarts=0, generation=1)
+    base = ReplicaView(id="m-1", model="m", node="n1", state=state, reason="", restarts=0, generation=1, url="http://e")
     return cast(ReplicaView, {**base, **more})
 
 
@@ -46,6 +46,12 @@ def test_ready_with_replicas_of_an_older_generation_must_last() -> None:
 def test_ready_while_a_replica_too_many_is_there_is_not_done() -> None:
     many = view("Ready", 1, replicas=[replica(), replica("Draining", id="m-2")])
     assert judge().look(many, 0).outcome is Outcome.WAITING
+
+
+def test_ready_without_a_published_address_is_not_done() -> None:
+    one = judge()
+    assert one.look(view("Ready", 1, replicas=[replica(url=None)]), 0).outcome is Outcome.WAITING
+    assert one.look(view("Ready", 1, replicas=[replica()]), 1).outcome is Outcome.FULFILLED
 
 
 def test_scaled_to_zero_is_done() -> None:

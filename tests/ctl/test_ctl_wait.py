@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmgw_ctl.api import ModelView
+from llmgw_ctl.api import ModelView, ReplicaView
 from llmgw_ctl.errors import UnfulfilledError, UnreachableError
 from llmgw_ctl.watch.verdict import Judge, Outcome, Verdict, Wish
 from llmgw_ctl.watch.wait import UNREACHABLE_SECONDS, wait_for
@@ -48,7 +48,8 @@ class Shown:
 
 
 def model(name: str, state: str, ready: int = 0, reason: str = "") -> ModelView:
-    return ModelView(name=name, state=state, ready=ready, wanted=1, reason=reason, replicas=[], spec={"generation": 1})
+    replicas = [ReplicaView(id=f"{name}-1", state="Ready", url="http://e", generation=1)] * ready
+    return ModelView(name=name, state=state, ready=ready, wanted=1, reason=reason, replicas=replicas, spec={"generation": 1})
 
 
 def wait(client: Script, *names: str, wish: Wish = Wish.SERVE, timeout: float = 60) -> tuple[dict[str, Any], Shown, float]:

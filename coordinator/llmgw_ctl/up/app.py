@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llmgw_base.lifecycle import Stop
+from llmgw_base.net import Listen
 from llmgw_ctl.client import AdminClient
 from llmgw_ctl.connection import Target, read_token
 from llmgw_ctl.errors import BadInputError, CtlError, StoppedEarlyError
@@ -107,7 +108,8 @@ class _Run:
         node = remembered.node_name(known, self._layout.root)
         remembered.save(self._layout, {"node": node, "admin_port": admin.port})
         remembered.ensure_token(self._layout.token)
-        return Choices(self._etcd.path, sys.executable, node, router, admin)
+        agent = claims.claim(Listen("127.0.0.1", 0), "--listen")
+        return Choices(self._etcd.path, sys.executable, node, router, admin, agent)
 
     async def _serve(self, stack: Stack, choices: Choices, probes: Probes) -> None:
         # Importing the client takes most of a second: it happens while the children start.

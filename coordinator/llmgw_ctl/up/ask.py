@@ -61,7 +61,7 @@ async def ask(router_url: str, model: str, question: str, *, clock: Clock, write
     pieces = reported = 0
     finish: str | None = None
     try:
-        async with AsyncOpenAI(base_url=f"{router_url}/v1", api_key="unused", max_retries=0, timeout=ANSWER_SECONDS) as client:
+        async with AsyncOpenAI(base_url=f"{router_url}/v1", api_key="unused", max_retries=2, timeout=ANSWER_SECONDS) as client:
             stream = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": question}],

@@ -20,8 +20,8 @@ STOP_ORDER: tuple[str, ...] = (AGENT, ROUTER, COORDINATOR, ETCD)
 #: Seconds between SIGTERM and SIGKILL. The agent's is longer than what it gives its engines.
 GRACE = {AGENT: 20.0, ROUTER: 8.0, COORDINATOR: 8.0, ETCD: 8.0}
 ENGINE_STOP_SECONDS = 5.0
-LEADER_TTL = 3
-NODE_TTL = 5
+LEADER_TTL = 5
+NODE_TTL = 10
 
 #: etcd of every version wants host:port after unix://, and makes that the file's name.
 CLIENT_SOCKET = "client.sock:0"
@@ -37,6 +37,7 @@ class Choices:
     node: str
     router: Listen
     admin: Listen
+    agent: Listen
     coordinator_id: str = "up"
 
 
@@ -132,7 +133,7 @@ def router_config(layout: Layout, choices: Choices) -> dict[str, Any]:
 def agent_config(layout: Layout, choices: Choices) -> dict[str, Any]:
     return {
         "node": {"name": choices.node},
-        "listen": "127.0.0.1:0",
+        "listen": str(choices.agent),
         "state_dir": str(layout.agent),
         "lease_ttl": NODE_TTL,
         "etcd": _etcd_section(layout),

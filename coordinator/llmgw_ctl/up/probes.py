@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from pathlib import Path
 from types import TracebackType
@@ -9,10 +11,12 @@ from typing import Any, Self
 
 import aiohttp
 
+from llmgw_base.net import Listen
 from llmgw_ctl.up.layout import Layout
 from llmgw_ctl.up.plan import CLIENT_SOCKET, Choices, local_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=2)
+_CONNECT_SECONDS = 2.0
 
 
 class Probes:
@@ -22,6 +26,7 @@ class Probes:
         self._socket = layout.sockets / CLIENT_SOCKET
         self._token_file = layout.token
         self._admin, self._router, self._node = local_url(choices.admin), local_url(choices.router), choices.node
+        self._agent = choices.agent
         self._coordinator_seen = False
         self._etcd: aiohttp.ClientSession | None = None
         self._http: aiohttp.ClientSession | None = None
@@ -52,8 +57,8 @@ class Probes:
         return await _get(self._http, f"{self._router}/health") is not None
 
     async def agent(self) -> bool:
-        """The agent has no HTTP port: it is there when the coordinator sees its node alive."""
-        if not self._coordinator_seen:
+        """It listens, and the coordinator sees its node alive; that alone could be what is left of an agent that was killed."""
+        if not self._coordinator_seen or not await _listens(self._agent):
             return False
         nodes = _value(await self._nodes(), "nodes") or []
         return any(node.get("name") == self._node and node.get("alive") for node in nodes)
@@ -77,6 +82,18 @@ async def _get(session: aiohttp.ClientSession | None, url: str, *, token: str | 
             return body if response.ok else None
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None
+
+
+async def _listens(address: Listen) -> bool:
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 def _value(body: bytes | None, key: str) -> Any:

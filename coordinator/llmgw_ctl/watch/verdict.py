@@ -86,6 +86,8 @@ class Judge:
         replicas, wanted = view.get("replicas", []), view.get("wanted", 0)
         if view.get("state") not in ("Ready", "Scaled to zero") or view.get("ready", 0) < wanted or len(replicas) > wanted:
             return False
+        if sum(1 for each in replicas if each.get("url")) < wanted:
+            return False  # an engine is ready a moment before its address is published for the routers
         newest = all(each.get("generation", 0) >= self.generation for each in replicas)
         return newest or now - self._since >= STALE_SECONDS
 
