@@ -34,7 +34,9 @@ def test_served_asked_scaled_killed_and_removed(tmp_path: Path) -> None:
         router = stack.router()
         client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
 
-        stack.ctl("model", "serve", MODEL, str(weights()), "--arg", "--ctx-size=2048", "--arg", "--threads=1", "--memory", "1GiB")
+        stack.ctl(
+            "model", "serve", MODEL, str(weights()), "--arg", "--ctx-size=2048", "--arg", "--threads=1", "--memory", "1GiB"
+        )
         (first,) = stack.ready(MODEL, 1)
         assert [each.id for each in client.models.list()] == [MODEL]
         assert client.models.retrieve(MODEL).id == MODEL
