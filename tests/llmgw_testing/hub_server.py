@@ -37,6 +37,7 @@ class HubServer:
         self.seen: list[Seen] = []
         self.url = ""
         self.down = False
+        self.more_pages_at: str | None = None  # where the tree's further pages are said to be
         self.redirect_to: str | None = None  # where large files are redirected instead
         self._small = FileServer()
         self._runner: web.AppRunner | None = None
@@ -111,7 +112,7 @@ class HubServer:
         start = int(request.query.get("cursor", "0"))
         headers = {}
         if start + PAGE < len(entries):
-            following = f"{self.url}{request.path}?recursive=true&cursor={start + PAGE}"
+            following = f"{self.more_pages_at or self.url}{request.path}?recursive=true&cursor={start + PAGE}"
             headers["Link"] = f'<{following}>; rel="next"'
         return web.json_response(entries[start : start + PAGE], headers={**headers, "X-Repo-Commit": commit})
 

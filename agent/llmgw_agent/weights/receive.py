@@ -22,7 +22,6 @@ from .resume import PartState, Step, Verdict, judge, request_headers, trusted_le
 from .settings import WeightsSettings
 
 _BLOCK: Final = 1 << 20
-_ROOM_STEP: Final = 64 << 20  # bytes between two looks at the free space
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,6 @@ class Attempt:
         """Body to file; the offset after the last byte. All that arrived is on the disk when this raises."""
         settings, meter = self._settings, self._meter
         position = offset
-        room_checked = offset
         window_start, window_bytes = self._clock.monotonic(), 0
         os.lseek(descriptor, offset, os.SEEK_SET)
         follower.advance(offset)
@@ -209,11 +207,9 @@ class Attempt:
                         f"{self._target} is too slow ({window_bytes / (now - window_start):.0f} bytes/s)"
                     )
                 window_start, window_bytes = now, 0
-            if position - room_checked >= _ROOM_STEP:
-                room_checked = position
-                self._note_flushed(follower.flushed)
-                if free_bytes(self._root, settings.reserve_bytes) == 0:
-                    raise self._full(position)
+            self._note_flushed(follower.flushed)
+            if free_bytes(self._root, settings.reserve_bytes) == 0:
+                raise self._full(position)
         return position
 
     def _verify_whole(self, descriptor: int, size: int) -> Fetched:

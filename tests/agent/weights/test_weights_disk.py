@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,14 +94,30 @@ def test_room_is_made_by_what_is_not_used(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_reserve_is_left_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size_known", [True, False])
+def test_the_reserve_is_left_to_others(tmp_path: Path, size_known: bool) -> None:
     async def run() -> None:
         with small_disk(tmp_path / "disk", 9 * MIB) as disk:
             async with FileServer() as server, opened(disk, reserve_bytes=4 * MIB) as store:
-                server.put("/a.bin", BIG)
+                server.put("/a.bin", BIG, chunked=not size_known)
                 with pytest.raises(NoSpaceError) as caught:
                     await store.ensure(server.url("/a.bin"))
                 assert caught.value.free <= 5 * MIB
+                facts = os.statvfs(disk)
+                assert facts.f_bavail * facts.f_frsize > 2 * MIB
+
+    asyncio.run(run())
+
+
+def test_a_size_that_only_the_answer_tells_is_judged_before_the_body(tmp_path: Path) -> None:
+    async def run() -> None:
+        with small_disk(tmp_path / "disk", 4 * MIB) as disk:
+            async with FileServer() as server, opened(disk) as store:
+                server.put("/a.bin", BIG, head=False)
+                with pytest.raises(NoSpaceError) as caught:
+                    await store.ensure(server.url("/a.bin"))
+                assert caught.value.needed == len(BIG)
+                assert all(each.stat().st_size < MIB for each in (disk / "partial").iterdir())
 
     asyncio.run(run())
 

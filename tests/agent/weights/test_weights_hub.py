@@ -14,7 +14,7 @@ from llmgw_agent.weights import (
     SourceNotFoundError,
     SourceUnavailableError,
 )
-from llmgw_testing.file_server import Fault
+from llmgw_testing.file_server import Fault, FileServer
 from llmgw_testing.hub_server import HubServer
 from llmgw_testing.weights import data, gguf, opened, safetensors
 
@@ -124,6 +124,18 @@ def test_the_token_goes_to_the_hub_and_nowhere_else(tmp_path: Path) -> None:
             await store.ensure("hf:org/private")
             assert {each.authorization for each in hub.seen} == {"Bearer hf_secret"}
             assert {each.authorization for each in hub.content.seen} == {None}
+
+    asyncio.run(run())
+
+
+def test_a_hub_that_points_elsewhere_does_not_take_the_token_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with HubServer() as hub, FileServer() as other, opened(tmp_path, hub_endpoint=hub.url, hub_token="hf_s") as store:
+            repo = hub.add("org/private", SERVABLE, token="hf_s")
+            hub.more_pages_at = other.url("")
+            other.put(f"/api/models/org/private/tree/{repo.revisions['main']}", b"[]")
+            await store.preflight("hf:org/private")
+            assert [each.authorization for each in other.seen] == [None]
 
     asyncio.run(run())
 

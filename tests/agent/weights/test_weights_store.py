@@ -80,6 +80,7 @@ def test_shared_content_stays_until_its_last_user_goes(tmp_path: Path) -> None:
             await store.ensure(a)
             kept = await store.ensure(b)
             assert await store.remove(a) == 0
+            assert len(list((tmp_path / "blobs" / "sha256").iterdir())) == 1
             assert kept.path.read_bytes() == data(SIZE)
             assert await store.remove(kept.key) == SIZE
             assert await store.list() == []

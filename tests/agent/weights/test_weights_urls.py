@@ -240,7 +240,8 @@ def test_cancelling_stops_at_once_and_keeps_what_came(tmp_path: Path) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(task, 10)
             assert served.faults == []
-            assert (await store.ensure(server.url("/model.bin"))).path.read_bytes() == BIG
+            # A download that went on in secret would be joined, and be silent for 20 seconds.
+            assert (await asyncio.wait_for(store.ensure(server.url("/model.bin")), 10)).path.read_bytes() == BIG
             assert server.gets("/model.bin")[-1].range == f"bytes={MIB}-"
 
     asyncio.run(run())
