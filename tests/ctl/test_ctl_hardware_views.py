@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,9 @@ def test_node_hardware(fleet: Fleet) -> None:
 
 
 def test_nvlink_of_a_rack(fleet: Fleet) -> None:
-    for tray in range(18):
-        fleet.add(f"tray{tray:02d}", machine.gb200_tray(tray=tray))
+    fleet.add("tray00", machine.gb200_tray())
+    for tray in range(1, 18):
+        fleet.nodes.append({**copy.deepcopy(fleet.nodes[0]), "name": f"tray{tray:02d}"})
     fleet.nodes[4]["inventory"]["topology"]["islands"][0]["imex"] = True
 
     text = shown(views.nvlink(fleet.nodes))

@@ -149,6 +149,10 @@ def _gpu(gpu: Gpu, findings: Findings) -> None:
         findings.problem(
             Code.MIG_PENDING, name, f"MIG will be switched {wanted} at the next GPU reset: 'nvidia-smi --gpu-reset'", gpu.index
         )
+    if mig is not None and mig.current and not mig.instances:
+        findings.notes.append(
+            f"{name}: MIG is on but has no instances, so nothing can run on it: create some, or switch MIG off"
+        )
     for code, text in memory_conditions(gpu.remapped, gpu.retired_pending):
         findings.problem(code, name, text, gpu.index)
     if gpu.recovery_action:

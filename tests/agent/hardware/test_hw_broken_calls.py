@@ -27,7 +27,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, folder: Path, lines: list[str]) -> d
     return as_json(hardware)
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", [3, 999])
 def test_failing_calls_one_per_gpu(code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for start in range(0, len(KEYS), 8):
         lines = [f"gpu{at}.{key} = !{code}" for at, key in enumerate(KEYS[start : start + 8])]
