@@ -170,7 +170,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 Cluster.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    derandomize=True, max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestCluster = Cluster.TestCase
 
@@ -179,7 +179,7 @@ AGES = st.one_of(st.none(), st.integers(0, 400).map(float))
 
 
 @given(ages=st.lists(AGES, min_size=1, max_size=12))
-@settings(deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=300)
 def test_the_brake_holds_exactly_when_too_many_vanish_within_one_window(ages: list[float | None]) -> None:
     simulation = Simulation()
     for index, age in enumerate(ages):
@@ -200,7 +200,7 @@ def test_the_brake_holds_exactly_when_too_many_vanish_within_one_window(ages: li
 
 
 @given(data=st.data(), replicas=st.lists(st.integers(0, 4), min_size=1, max_size=4), order=st.randoms())
-@settings(deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=100)
 def test_a_plan_does_not_depend_on_the_order_in_which_things_are_listed(
     data: st.DataObject, replicas: list[int], order: Random
 ) -> None:

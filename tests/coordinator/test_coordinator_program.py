@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -13,7 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from llmgw_base.config import ConfigError
+from llmgw_base.lifecycle import Stop
+from llmgw_base.notify import Notifier
 from llmgw_coordinator.__main__ import main
+from llmgw_coordinator.app import App
+from llmgw_coordinator.config import CoordinatorConfig
 from llmgw_proto import SCHEMA_VERSION, __version__, keyspace
 from llmgw_proto.records import ClusterRecord
 from llmgw_testing.etcd_server import EtcdServer
@@ -32,11 +38,16 @@ def run(tmp_path: Path, *settings: str, options: tuple[str, ...] = (), limit: fl
     return done
 
 
-def test_version_and_a_good_configuration(tmp_path: Path) -> None:
-    assert run(tmp_path, options=("--version",)).stdout.strip() == f"llmgw-coordinator {__version__}"
+def test_a_good_configuration_is_said_to_be_good(tmp_path: Path) -> None:
     good = run(tmp_path, options=("--check-config",))
     assert (good.returncode, good.stdout.strip()) == (0, "llmgw-coordinator: the configuration is good")
     assert list(tmp_path.iterdir()) == [], "checking makes nothing"
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert (end.value.code, capsys.readouterr().out.strip()) == (0, f"llmgw-coordinator {__version__}")
 
 
 @pytest.mark.parametrize(
@@ -67,22 +78,30 @@ def test_a_bad_configuration_is_one_clear_line_and_status_2(
     assert "Traceback" not in said
 
 
-def test_what_only_starting_can_tell(tmp_path: Path) -> None:
+def start(**settings: object) -> None:
+    """Runs the program's body, for what goes wrong before it serves."""
+    asyncio.run(App(CoordinatorConfig.model_validate(settings)).run(Stop(), Notifier({})))
+
+
+def test_a_port_that_is_taken_names_its_holder(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run(tmp_path, f"listen=127.0.0.1:{port}")
-        assert done.returncode == 2
-        assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
-        assert str(os.getpid()) in done.stderr, "it names who holds the port"
+        with pytest.raises(ConfigError, match=rf"cannot listen on 127.0.0.1:{port}.*pid {os.getpid()}"):
+            start(state_dir=tmp_path, listen=f"127.0.0.1:{port}")
+
+
+def test_a_token_that_others_can_read_keeps_the_program_from_starting(tmp_path: Path) -> None:
     (tmp_path / "admin.token").write_text("x" * 40)
     (tmp_path / "admin.token").chmod(0o644)
-    done = run(tmp_path)
-    assert done.returncode == 2
-    assert "chmod 600" in done.stderr
-    (tmp_path / "admin.token").chmod(0o600)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        start(state_dir=tmp_path, listen="127.0.0.1:0")
+
+
+def test_an_etcd_that_cannot_be_reached_is_one_line_and_status_3(tmp_path: Path) -> None:
     done = run(tmp_path, "etcd.endpoints=[http://127.0.0.1:1]")
     assert done.returncode == 3
     assert "127.0.0.1:1" in done.stderr
+    assert "check that etcd runs" in done.stderr
 
 
 def test_a_cluster_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
