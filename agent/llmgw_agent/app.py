@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -32,7 +33,7 @@ from llmgw_agent.wishes import follow
 from llmgw_base.clock import Clock, SystemClock
 from llmgw_base.etcd.api import Store
 from llmgw_base.lifecycle import Stop
-from llmgw_base.net import Listen
+from llmgw_base.net import Listen, is_loopback
 from llmgw_base.notify import Notifier
 from llmgw_base.secrets import agent_token
 from llmgw_proto import keyspace
@@ -144,6 +145,11 @@ class App:
                 extra={"fields": {"ports": f"{ports.first}-{ports.last}", "kernel": f"{low}-{high}"}},
             )
         prefixes = [keyspace.endpoints_of(node), keyspace.shards_of(node), f"{keyspace.NODES}{keyspace.part(node)}/"]
+        elsewhere = [url for url in config.etcd.endpoints if not is_loopback(urlsplit(url).hostname or "localhost")]
+        if elsewhere and is_loopback(config.node.address):
+            logger.warning(
+                "node.address is %s, so routers on other hosts cannot reach the engines of this node", config.node.address
+            )
         state = StateDir(config.state_dir)
         return Context(
             config=config,

@@ -46,6 +46,7 @@ class Publisher:
         self._store, self._clock = store, clock
         self._prefixes, self._ttl, self._objection = prefixes, ttl, objection
         self._wanted: dict[str, Wanted] = {}
+        self._last_words: dict[str, bytes] = {}
         self._dirty: dict[str, None] = {}
         self._lease: Lease | None = None
         self._wake = asyncio.Event()
@@ -61,11 +62,16 @@ class Publisher:
         wanted = Wanted(value, leased)
         if self._wanted.get(key) != wanted:
             self._wanted[key] = wanted
+            self._last_words.pop(key, None)
             self._touch(key)
 
-    def remove(self, key: str) -> None:
-        """Wishes the key to be gone."""
+    def remove(self, key: str, *, last_words: bytes | None = None) -> None:
+        """Wishes the key to be gone. ``last_words``: the value it is to have for a moment before, so that watchers can tell a
+        removal that is meant from a key that was lost.
+        """
         if self._wanted.pop(key, None) is not None:
+            if last_words is not None:
+                self._last_words[key] = last_words
             self._touch(key)
 
     def allow_sweep(self) -> None:
@@ -155,11 +161,14 @@ class Publisher:
             key = next(iter(self._dirty))
             wanted = self._wanted.get(key)
             if wanted is None:
+                if (words := self._last_words.get(key)) is not None:
+                    await self._store.put(key, words, lease=lease.id)
                 await self._store.delete(key)
             else:
                 await self._store.put(key, wanted.value, lease=lease.id if wanted.leased else 0)
             if self._wanted.get(key) == wanted:
                 self._dirty.pop(key, None)
+                self._last_words.pop(key, None)
         self._clean.set()
 
     async def _look_over(self, lease: Lease) -> None:

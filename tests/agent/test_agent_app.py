@@ -12,7 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from llmgw_agent.engines.base import Driver, Located
 from llmgw_agent.process.ports import is_free
+from llmgw_agent.shard import launch, runner, supervisor
+from llmgw_agent.shard.context import Context
 from llmgw_base.config import ConfigError
 from llmgw_base.secrets import engine_key
 from llmgw_proto import keyspace
@@ -132,6 +135,19 @@ def test_an_engine_that_is_never_ready_fails_in_time(tmp_path: Path) -> None:
             assert "it never opened its port" in deaf.reason
             assert agent.processes() == []
 
+    asyncio.run(body())
+
+
+def test_an_engine_that_is_healthy_and_makes_no_token_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with AgentHarness(tmp_path, restart={"attempts": 1}) as agent:
+            await agent.wish(fake_wish(script="wedge"))
+            record = await agent.shard("m-1.0", "Failed", next_attempt_at=None, restarts=1)
+            assert "says that it is healthy, but POST /v1/chat/completions: no answer within 0.5 s" in record.reason
+            assert await agent.endpoint("m-1") is None
+
+    monkeypatch.setattr("llmgw_agent.engines.probe.FIRST_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("llmgw_agent.shard.serve.GENERATION_SECONDS", 0.5)
     asyncio.run(body())
 
 
@@ -390,6 +406,34 @@ def test_a_second_agent_on_the_same_state_folder_is_refused(tmp_path: Path) -> N
             await agent.shard("m-1.0", "Ready")
 
     asyncio.run(body())
+
+
+def test_a_fault_in_one_worker_is_logged_and_costs_no_other_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = ["made up"]
+    real = launch.locate
+
+    async def faulty(context: Context, wish: AssignmentRecord) -> tuple[Driver, Located]:
+        if wish.model == "bad" and faults:
+            raise KeyError(faults.pop())
+        return await real(context, wish)
+
+    async def body() -> None:
+        async with AgentHarness(tmp_path) as agent:
+            await agent.wish(fake_wish("good"))
+            before = await agent.shard("good-1.0", "Ready")
+            await agent.wish(fake_wish("bad"))
+            await agent.shard("bad-1.0", "Ready")
+            assert agent.engines("good-1.0") == [before.pid]
+            await agent.unwish("bad-1.0")
+            await agent.nothing_left("bad-1.0", "bad-1")
+
+    monkeypatch.setattr(runner, "locate", faulty)
+    monkeypatch.setattr(supervisor, "FAULT_PAUSE", 0.1)
+    asyncio.run(body())
+    assert "fault in the worker of shard bad-1.0" in caplog.text
+    assert "KeyError: 'made up'" in caplog.text
 
 
 async def no_endpoint(agent: AgentHarness) -> bool:

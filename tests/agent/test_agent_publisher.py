@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw_agent.publisher import RESYNC_SECONDS, Publisher
+from llmgw_base.etcd.api import Deleted, Put
 from llmgw_base.etcd.errors import StoreAuthError
 from llmgw_testing.clock import FakeClock, settle
 from llmgw_testing.memstore import MemoryStore
@@ -62,6 +63,35 @@ def test_keys_are_put_changed_and_removed() -> None:
             one.publisher.remove(P + "b")
             await settle()
             assert await one.there() == {"a": b"2"}
+
+    asyncio.run(body())
+
+
+def test_last_words_are_heard_before_a_key_goes() -> None:
+    async def body() -> None:
+        async with bench() as one:
+            heard: list[bytes | None] = []
+
+            async def listen() -> None:
+                async for change in one.other.watch(P):
+                    if isinstance(change, Put | Deleted):
+                        heard.append(change.value if isinstance(change, Put) else None)
+
+            listener = asyncio.create_task(listen())
+            one.publisher.put(P + "a", b"1", leased=True)
+            await settle()
+            one.publisher.remove(P + "a", last_words=b"going")
+            one.publisher.remove(P + "never there", last_words=b"going")
+            await settle()
+            assert heard == [b"1", b"going", None]
+            one.publisher.put(P + "a", b"2", leased=True)
+            await settle()
+            one.publisher.remove(P + "a", last_words=b"going")
+            one.publisher.put(P + "a", b"3", leased=True)
+            await settle()
+            assert heard[3:] == [b"2", b"3"]
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
 
     asyncio.run(body())
 

@@ -24,6 +24,9 @@ MIB = 1 << 20
 #: llama-server keeps finished prompts in host memory, up to 8 GiB unless told otherwise; nobody set that memory aside.
 PROMPT_CACHE_MIB = 256
 DEFAULT_SLOTS = 4
+#: Tokens of context. Without a figure llama-server takes all that the model was trained for, which may need more host memory
+#: than its weights; on GPUs it fits the context to what is free.
+DEFAULT_CONTEXT = 8192
 _LAUNCHER = "llmgw_agent.engines.xllamacpp_server"
 
 
@@ -95,7 +98,8 @@ class LlamaCpp:
             raise RejectedError(problem)
         weights = local_path(wish.source)
         size = check_gguf(weights)
-        need = wish.memory_bytes or size + size // 10 + (256 + PROMPT_CACHE_MIB) * MIB
+        # Weights, the cache of DEFAULT_CONTEXT (a fifth of the weights with usual models), and buffers.
+        need = wish.memory_bytes or size * 13 // 10 + (256 + PROMPT_CACHE_MIB) * MIB
         if not wish.gpus and size > host.memory_limit:
             raise RejectedError(
                 f"weights {weights} have {size} bytes, more than the {host.memory_limit} bytes that this node has for engines; "
@@ -110,6 +114,8 @@ class LlamaCpp:
         if not _given(wish.args, "-np", "--parallel"):
             # One common context for all slots: each request may use all of it.
             argv += ["-np", str(DEFAULT_SLOTS), "--kv-unified"]
+        if not wish.gpus and not _given(wish.args, "-c", "--ctx-size"):
+            argv += ["-c", str(DEFAULT_CONTEXT)]
         if not _given(wish.args, "-cram", "--cache-ram"):
             argv += ["--cache-ram", str(PROMPT_CACHE_MIB)]
         if not _given(wish.args, "--slots", "--no-slots"):

@@ -105,8 +105,13 @@ class Ledger:
             self._put(self._saved.endpoint.model_copy(update={"draining": True}))
 
     def suspend(self) -> None:
-        """Routers leave it out for now; the endpoint stays known."""
-        self._context.publisher.remove(self._endpoint_key)
+        """Routers leave it out for now; the endpoint stays known.
+
+        An endpoint that vanishes unflagged is taken for lost, and routers would try it for a while.
+        """
+        endpoint = self._saved.endpoint
+        words = endpoint.model_copy(update={"draining": True}).encode() if endpoint is not None else None
+        self._context.publisher.remove(self._endpoint_key, last_words=words)
 
     def withdraw(self) -> None:
         """There is no endpoint any more."""

@@ -14,7 +14,8 @@ from llmgw_proto.records import AssignmentRecord
 
 HEALTH_EVERY, HEALTH_AFTER_MISS, HEALTH_TIMEOUT = 2.0, 0.3, 1.5
 MISSES_TO_SUSPECT = 3
-GENERATION_TRIES = 3
+#: An engine that answers at once, but wrongly, may need a moment more; one that was silent for so long will not recover.
+GENERATION_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,16 @@ class Serving:
 
     async def _first_answer(self) -> Answering:
         candidates = self.driver.capabilities(self.wish)
-        for attempt in range(1, GENERATION_TRIES + 1):
+        deadline = self.clock.monotonic() + GENERATION_SECONDS
+        while True:
             try:
                 facts = await self.driver.facts(self.client, self.wish)
                 found = await probe(self.client, facts.served_name, candidates, sure=self.wish.capabilities is not None)
                 return Answering(found, facts)
             except EngineSilentError as error:
-                if attempt == GENERATION_TRIES:
+                if self.clock.monotonic() >= deadline:
                     raise AttemptError(f"the engine says that it is healthy, but {error}. Look at its log.") from error
                 await self.clock.sleep(1)
-        raise AssertionError("unreachable")
 
     async def watch_health(self, hang: float, on_suspect: Callable[[], None], on_healthy: Callable[[], None]) -> None:
         """Asks for ever. Calls ``on_healthy`` after each good answer, ``on_suspect`` when several are missing.
