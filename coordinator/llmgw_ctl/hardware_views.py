@@ -221,7 +221,6 @@ def fabrics_grid(maps: Sequence[Json], now: float) -> Grid:
     rows = []
     for record in sorted(maps, key=lambda each: str(each.get("subnet", ""))):
         nodes = record.get("nodes", [])
-        problems = record.get("problems", [])
         rows.append(
             (
                 str(record.get("subnet", "")),
@@ -233,10 +232,18 @@ def fabrics_grid(maps: Sequence[Json], now: float) -> Grid:
                 fabric_state(record),
                 f"{age(record.get('mapped_at'), now)} ago",
                 str(record.get("mapper", "")),
-                str(problems[0]) if problems else "",
+                _first_problem(record),
             )
         )
     return Grid(columns, rows, NO_FABRICS, {"ok": "green", "partial": "yellow", "degraded": "red"})
+
+
+def _first_problem(record: Json) -> str:
+    if record.get("problems"):
+        return str(record["problems"][0])
+    missing, errors = len(record.get("missing", [])), len(record.get("errors", []))
+    found = [f"{missing} link(s) missing" if missing else "", f"errors on {errors} port(s)" if errors else ""]
+    return ", ".join(filter(None, found))
 
 
 def fabric_state(record: Json) -> str:

@@ -149,6 +149,8 @@ def test_fabric_list() -> None:
     assert "1m5s ago" in whole
     assert "degraded" in broken
     assert "x[2]" in broken
+    only_missing = views.fabrics_grid([fabric_record(missing=BROKEN["missing"], errors=BROKEN["errors"])], 1065).plain()
+    assert only_missing.rstrip().endswith("1 link(s) missing, errors on 1 port(s)")
     assert "partial" in partial
     assert views.fabrics_grid([], 0).empty.startswith("No InfiniBand fabric")
 
