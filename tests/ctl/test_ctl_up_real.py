@@ -198,6 +198,22 @@ def test_stopped_before_it_was_up_leaves_nothing_and_says_130(home: Path) -> Non
     assert "stopped by SIGINT" in up.err()
 
 
+def test_a_second_ctrl_c_kills_at_once(home: Path) -> None:
+    with Up(home) as up:
+        wait_until(lambda: (up.state / "run" / "etcd.json").exists(), within=60, what="etcd to be started")
+        os.kill(up.child("etcd"), signal.SIGSTOP)  # it will not stop when asked to
+
+        def ended() -> bool:
+            up.process.send_signal(signal.SIGINT)
+            return up.process.poll() is not None
+
+        wait_until(ended, within=60, what="up to end", every=0.2)
+        # One signal more, while the interpreter ends, is what a shell calls 130 as well.
+        assert up.process.returncode in (130, -signal.SIGINT)
+    assert "killing everything at once" in up.err()
+    assert "did not stop within" not in up.err()
+
+
 def test_wrong_usage_starts_nothing(home: Path) -> None:
     with Up(home, "--serve", "m=/no/such.gguf") as up:
         assert up.process.wait(60) == 2
