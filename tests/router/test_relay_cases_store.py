@@ -32,7 +32,13 @@ class Store:
         self.etcd.ctl("put", key, value)
 
     def endpoint(
-        self, engine: FakeEngine, replica: str = "m-aaaaa", model: str = "m", epoch: int = 1, draining: bool = False
+        self,
+        engine: FakeEngine,
+        replica: str = "m-aaaaa",
+        model: str = "m",
+        epoch: int = 1,
+        draining: bool = False,
+        served_name: str | None = None,
     ) -> None:
         record = EndpointRecord(
             replica=replica,
@@ -40,7 +46,7 @@ class Store:
             model=model,
             epoch=epoch,
             url=engine.url,
-            served_name=model,
+            served_name=served_name or model,
             capabilities=["chat"],
             draining=draining,
         )
@@ -161,3 +167,20 @@ def test_router_that_was_frozen_does_not_fail_requests_over_what_went_meanwhile(
             running.process.send_signal(signal.SIGCONT)
             assert all(served(running) for _ in range(10))
             wait_until(lambda: ask(running.port, "GET", "/health").json()["replicas"] == 1, within=15, what="one replica")
+
+
+def test_what_no_replica_can_do_is_a_4xx_and_names_of_engines_are_put_in(store: Store, tmp_path: Path) -> None:
+    with FakeEngine("inner", api_key=engine_key(SECRET, "m-aaaaa", 1)) as engine:
+        store.endpoint(engine, model="org/m", served_name="inner")
+        with router(store, tmp_path) as running:
+            wait_until(lambda: served(running, "org/m"), within=15, what="serving")
+            request = engine.requests[-1].json()
+            assert request["model"] == "inner"
+            assert request["messages"] == chat()["messages"]
+            seen = len(engine.requests)
+            answer = ask(running.port, "POST", "/v1/embeddings", {"model": "org/m", "input": "x"})
+            assert 400 <= answer.status < 500
+            assert "org/m" in answer.error()["message"]
+            assert ask(running.port, "POST", "/v1/chat/completions", chat("inner")).status == 404
+            assert len(engine.requests) == seen
+            assert ask(running.port, "GET", "/v1/models/org%2Fm").json()["id"] == "org/m"
