@@ -14,8 +14,10 @@ from prometheus_client.registry import Collector
 
 from llmgw_agent.hardware.hardware import Hardware
 from llmgw_agent.hardware.health import Report
+from llmgw_agent.hardware.rates import RateMeter
 from llmgw_agent.hardware.raw import Event, GpuSample, Ports, PortSample, Sample
 from llmgw_agent.hardware.throttle import throttle_words
+from llmgw_base.clock import Clock, SystemClock
 
 _GPU = ["gpu", "class", "pci"]
 _LINK = [*_GPU, "link"]
@@ -79,7 +81,9 @@ _PORT_COUNTERS = {
 class HardwareMetrics(Collector):
     """Registers itself; feed it with what the telemetry gives (:meth:`sample`, :meth:`report`, :meth:`hardware`)."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._meter = RateMeter()
         self._labels: dict[str, list[str]] = {}
         self._gpus: dict[str, GpuSample] = {}
         self._links: dict[str, GpuSample] = {}
@@ -102,6 +106,8 @@ class HardwareMetrics(Collector):
                 self._links |= {gpu.uuid: gpu for gpu in gpus if gpu.links is not None}
             case Ports(ports=ports):
                 self._ports = ports
+                if line.counted:
+                    self._meter.update(self._clock.monotonic(), ports)
             case Event(type=kind) if kind == _XID:
                 key = line.uuid, line.data
                 self._events[key] = self._events.get(key, 0) + 1
@@ -164,6 +170,10 @@ class HardwareMetrics(Collector):
     def _collect_ports(self) -> Iterator[Metric]:
         active = GaugeMetricFamily("llmgw_rdma_port_active", "1 while the port is active", labels=_PORT)
         rate = GaugeMetricFamily("llmgw_rdma_port_rate_bits_per_second", "Rate of the link", labels=_PORT)
+        use = {
+            "port_xmit_bytes": GaugeMetricFamily("llmgw_rdma_port_transmit_bits_per_second", "Sent at present", labels=_PORT),
+            "port_rcv_bytes": GaugeMetricFamily("llmgw_rdma_port_receive_bits_per_second", "Received at present", labels=_PORT),
+        }
         counters = {
             name: CounterMetricFamily(f"llmgw_rdma_port_{shown}", text, labels=_PORT)
             for name, (shown, text) in _PORT_COUNTERS.items()
@@ -176,6 +186,10 @@ class HardwareMetrics(Collector):
             for name, value in port.counters.items():
                 if name in counters:
                     counters[name].add_metric(where, value)
+            for name, family in use.items():
+                if name in (now := self._meter.rates.get(port.name, {})):
+                    family.add_metric(where, now[name] * 8)
         yield active
         yield rate
+        yield from use.values()
         yield from counters.values()

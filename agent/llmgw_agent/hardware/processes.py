@@ -52,5 +52,6 @@ def problems(found: Iterable[ForeignProcess]) -> list[Problem]:
 
 
 def _words(each: ForeignProcess) -> str:
-    memory = "" if each.memory is None else f", {each.memory / 2**30:.1f} GiB"
+    # Whole GiB: what is published shall not change with every allocation.
+    memory = "" if each.memory is None else f", {round(each.memory / 2**30)} GiB"
     return f"{each.name or 'unknown'} (pid {each.pid}{memory})"

@@ -203,7 +203,10 @@ class PortSample(msgspec.Struct):
 
 
 class Ports(msgspec.Struct, tag_field="kind", tag="ports"):
+    """``counted``: the counters are fresh; otherwise those of the last reading are repeated."""
+
     ports: list[PortSample]
+    counted: bool = True
 
 
 class Event(msgspec.Struct, tag_field="kind", tag="event"):

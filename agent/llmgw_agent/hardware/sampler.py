@@ -153,9 +153,10 @@ class Sampler:
         ports: list[dict[str, Any]] = []
         while True:
             self._ports_at = time.monotonic()
-            ports = refresh(self._tree, ports) if turn % _COUNTERS_EVERY else read_ports(self._tree)
+            counted = turn % _COUNTERS_EVERY == 0
+            ports = read_ports(self._tree) if counted else refresh(self._tree, ports)
             turn += 1
-            self.say({"kind": "ports", "ports": ports})
+            self.say({"kind": "ports", "ports": ports, "counted": counted})
             time.sleep(self._every)
 
     def command(self, line: str) -> None:

@@ -39,7 +39,7 @@ def as_json(hardware: Hardware, live: bool = True) -> Json:
         "tp_groups": [_keys(hardware, group) for island in hardware.nvlink.islands for group in island.groups],
         "pci_groups": [_keys(hardware, group) for group in hardware.pci_groups()],
         "gpu_links": _gpu_links(hardware),
-        "rdma_ports": _ports(hardware),
+        "rdma_ports": _ports(hardware, live),
         "hcas": _hcas(hardware),
         "hca_links": _hca_links(hardware),
         "gpu_nics": hardware.rails.nearest,
@@ -231,7 +231,7 @@ def _gpu_links(hardware: Hardware) -> list[list[str]]:
     return [["X" if a == b else words[min(a, b), max(a, b)] for b in indices] for a in indices]
 
 
-def _ports(hardware: Hardware) -> list[Json]:
+def _ports(hardware: Hardware, live: bool) -> list[Json]:
     if hardware.host is None:
         return []
     rails = {port.name for port in hardware.rails.rails}
@@ -256,6 +256,7 @@ def _ports(hardware: Hardware) -> list[Json]:
             "software": hca.software,
             "virtual_function": hca.virtual,
         }
+        | ({"counters": port.counters} if live else {})
         for hca in hardware.host.hcas
         for port in hca.ports
     ]

@@ -13,6 +13,7 @@ from llmgw_agent.hardware.health import Report
 from llmgw_agent.hardware.health_store import HealthStore
 from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.power import PowerLimits
+from llmgw_agent.hardware.processes import ForeignProcess, foreign, problems
 from llmgw_agent.hardware.raw import Event, Ports, Sample
 from llmgw_agent.hardware.telemetry import Settings, Telemetry, power_limits
 from llmgw_base.clock import Clock, SystemClock
@@ -33,6 +34,7 @@ class HardwareWatch:
         paths: folders whose file systems are reported.
         metrics: fed with every sample.
         store: keeps quarantines across restarts of the agent.
+        owned: whether a pid is one of llmgw's; without it processes of others are not told.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class HardwareWatch:
         clock: Clock | None = None,
         every: float = LOOK_EVERY,
         deadline: float = 5.0,
+        owned: Callable[[int], bool] | None = None,
     ) -> None:
         self._publish, self._paths, self._metrics = publish, paths, metrics
         self._settings = settings or Settings()
@@ -56,12 +59,18 @@ class HardwareWatch:
         self._due = asyncio.Event()
         self._codes: frozenset[tuple[str, str]] = frozenset()
         self._unopened: frozenset[int] = frozenset()
+        self._owned = owned
+        self._foreign: dict[str, list[ForeignProcess]] = {}
         self.telemetry = Telemetry(self._on_report, self._on_sample, self._settings, self._clock, store)
 
     @property
     def current(self) -> Hardware | None:
         """The last look with what live health found since; None before the first."""
-        return None if self._found is None else self._found.with_health(self.telemetry.report)
+        if self._found is None:
+            return None
+        report = self.telemetry.report
+        foreign = problems(each for found in self._foreign.values() for each in found)
+        return self._found.with_health(Report([*report.problems, *foreign], report.quarantine))
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -125,6 +134,15 @@ class HardwareWatch:
                 self._due.set()
         if self._metrics is not None:
             self._metrics.sample(line)
+        if isinstance(line, Sample) and self._owned is not None:
+            self._judge_processes(line, self._owned)
+
+    def _judge_processes(self, sample: Sample, owned: Callable[[int], bool]) -> None:
+        for gpu in sample.gpus:
+            if gpu.processes is not None:
+                self._foreign[gpu.uuid] = foreign(gpu.uuid, gpu.processes, owned)
+        if any(gpu.processes is not None for gpu in sample.gpus):
+            self._tell()
 
     def _tell(self) -> None:
         found = self.current

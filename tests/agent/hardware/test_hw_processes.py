@@ -16,4 +16,4 @@ def test_foreign_processes_are_named(tmp_path: Path) -> None:
 
     (problem,) = problems([*found, *foreign("GPU-2", [Process(7)], lambda pid: pid == 7, tmp_path)])
     assert (problem.code, problem.subject) == ("foreign-process", "GPU-1")
-    assert "python3 (pid 100, 3.0 GiB), unknown (pid 4711)" in problem.text
+    assert "python3 (pid 100, 3 GiB), unknown (pid 4711)" in problem.text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,9 +14,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from llmgw_agent.hardware.detect import detect
 from llmgw_agent.hardware.health import Report
+from llmgw_agent.hardware.helper import environment
 from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.power import PowerCapRangeError, PowerCapRefusedError, PowerCapUnsupportedError, PowerLimits
-from llmgw_agent.hardware.raw import Event, Ports, Sample
+from llmgw_agent.hardware.rates import RateMeter
+from llmgw_agent.hardware.raw import Event, Ports, PortSample, Sample
 from llmgw_agent.hardware.telemetry import SAMPLER, Settings, Telemetry, power_limits
 from llmgw_base.clock import Clock, SystemClock
 from llmgw_testing import nvml_profiles as machine
@@ -319,3 +323,35 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTre
             assert wanted in text, f"{wanted}\n{text}"
 
     asyncio.run(scenario())
+
+
+def test_helper_ends_with_the_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also when a driver call holds one of its threads."""
+    FakeNvml(monkeypatch, tmp_path, machine.l40s(1) + "gpu0.hang = 1\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", SAMPLER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdin.close()
+    assert process.wait(PATIENCE) == 0
+    process.stdout.close()
+
+
+def test_rates() -> None:
+    def port(**counters: int) -> PortSample:
+        return PortSample(hca="mlx5_0", port=1, state="ACTIVE", phys_state="LinkUp", counters=counters)
+
+    meter = RateMeter()
+    meter.update(10, [port(port_xmit_bytes=1000, symbol_error=5)])
+    assert meter.rates == {}
+    meter.update(15, [port(port_xmit_bytes=6000, symbol_error=5)])
+    assert meter.rates == {"mlx5_0:1": {"port_xmit_bytes": 1000.0, "symbol_error": 0.0}}
+    # Somebody cleared them.
+    meter.update(20, [port(port_xmit_bytes=10, symbol_error=7)])
+    assert meter.rates == {"mlx5_0:1": {"symbol_error": 0.4}}

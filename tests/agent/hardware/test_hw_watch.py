@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,7 @@ async def running(tree: Path, state: Path) -> AsyncIterator[tuple[HardwareWatch,
         metrics=HardwareMetrics(registry),
         store=HealthStore(state, "boot"),
         deadline=PATIENCE,
+        owned=lambda pid: pid == 4242,
     )
     task = asyncio.create_task(watch.run())
     try:
@@ -109,6 +111,20 @@ def test_lost_gpu_leads_to_a_new_look(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
             assert quarantined(found) == [machine.uuid(6)]
             assert len(found.gpu_facts()) == 8
+
+    asyncio.run(scenario())
+
+
+def test_processes_of_others_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        nvml = FakeNvml(monkeypatch, tmp_path, machine.l40s(2))
+        SysfsTree(tmp_path / "sys")
+        async with running(tmp_path / "sys", tmp_path / "health.json") as (_, published, _):
+            await published.until(lambda found: len(found.gpu_facts()) == 2)
+            nvml.add("gpu0.proc0 = 4242,1000", f"gpu1.proc0 = {os.getpid()},5368709120")
+            found = await published.until(lambda found: bool(found.problems))
+            assert [(problem.code, problem.subject) for problem in found.problems] == [("foreign-process", machine.uuid(1))]
+            assert f"(pid {os.getpid()}, 5 GiB)" in found.problems[0].text
 
     asyncio.run(scenario())
 
