@@ -6,7 +6,7 @@ on two cores it does what curl does, which an asyncio stream plus hashing did no
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import http.client
 import socket
 import ssl
@@ -17,6 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 from .errors import AddressRefusedError, SourceUnavailableError
 from .guard import Guard, origin
+from .proxy import Proxy
 from .sources import redacted
 
 REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -37,27 +38,34 @@ class Target:
         return redacted(self.url)
 
 
-def basic(credentials: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(credentials.encode()).decode()}
-
-
 class _Connection(http.client.HTTPConnection):
     """Connects to addresses that were checked, whatever the name means by now."""
 
-    def __init__(self, host: str, port: int, addresses: list[str], timeout: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        addresses: list[tuple[str, int]],
+        timeout: float,
+        tls: ssl.SSLContext | None,
+        proxy: Proxy | None,
+    ) -> None:
         super().__init__(host, port, timeout=timeout)
         self._addresses = addresses
         self._tls = tls
+        self._proxy = proxy
 
     def connect(self) -> None:
         problem: OSError | None = None
         for address in self._addresses:
             try:
-                plain = socket.create_connection((address, self.port), self.timeout)
+                plain = socket.create_connection(address, self.timeout)
             except OSError as error:
                 problem = error
                 continue
             try:
+                if self._proxy is not None and self._tls is not None:
+                    self._proxy.tunnel(plain, self.host, self.port)
                 self.sock = self._tls.wrap_socket(plain, server_hostname=self.host) if self._tls is not None else plain
             except BaseException:
                 plain.close()
@@ -133,11 +141,14 @@ class Exchange:
 class Client:
     """Opens connections for one store. Blocking: call it in worker threads."""
 
-    def __init__(self, guard: Guard, *, connect_seconds: float, idle_seconds: float, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, guard: Guard, *, connect_seconds: float, idle_seconds: float, tls: ssl.SSLContext, proxy: Proxy | None = None
+    ) -> None:
         self._guard = guard
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
         self._tls = tls
+        self._proxy = proxy
 
     def once(self, target: Target, headers: Mapping[str, str], method: str = "GET") -> Exchange:
         """One request, no redirect followed.
@@ -153,11 +164,15 @@ class Client:
             raise SourceUnavailableError(f"a redirect leads to an unreadable URL: {error}") from None
         if scheme not in ("http", "https") or not host:
             raise AddressRefusedError(f"{target} is neither http nor https; only these are fetched")
-        addresses = self._guard.addresses(host, port, trusted=target.trusted)
+        proxy = self._proxy if self._proxy is not None and not target.trusted and self._proxy.serves(host) else None
+        addresses = self._addresses(host, port, target.trusted, proxy)
         tls = (target.tls or self._tls) if scheme == "https" else None
-        connection = _Connection(host, port, addresses, self._connect_seconds, tls)
+        connection = _Connection(host, port, addresses, self._connect_seconds, tls, proxy)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         sent = {"user-agent": _AGENT, "accept-encoding": "identity", "connection": "close"}
+        if proxy is not None and tls is None:
+            path = f"http://{parts.netloc}{path}"
+            sent.update((name.lower(), value) for name, value in proxy.headers)
         sent.update((name.lower(), value) for name, value in {**target.headers, **headers}.items())
         try:
             connection.request(method, path, headers=sent)
@@ -172,6 +187,14 @@ class Client:
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             connection.close()
             raise SourceUnavailableError(f"{target} does not answer: {_cause(error)}") from error
+
+    def _addresses(self, host: str, port: int, trusted: bool, proxy: Proxy | None) -> list[tuple[str, int]]:
+        """Where to connect to. Through a proxy, a name that only the proxy can resolve is left to the proxy's own rules."""
+        if proxy is None:
+            return [(each, port) for each in self._guard.addresses(host, port, trusted=trusted)]
+        with contextlib.suppress(SourceUnavailableError):
+            self._guard.addresses(host, port)
+        return [(each, proxy.port) for each in self._guard.addresses(proxy.host, proxy.port, trusted=True)]
 
     def follow(self, target: Target, headers: Mapping[str, str], method: str = "GET", *, promised: bool = False) -> Exchange:
         """As :meth:`once`, along redirects, each checked anew; credentials stay at the origin that they were given for.

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .client import Client, Target, basic
+from .client import Client, Target
 from .digests import Digest
 from .download import Place
 from .errors import AccessDeniedError, MetadataError, SourceNotFoundError, SourceUnavailableError, WeightsError
+from .headers import basic
 from .manifest import Manifest, ManifestFile
 from .peers import blob_url
 from .receive import FileWish

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from llmgw_base.config import Section
 
@@ -50,6 +50,9 @@ class WeightsSettings(Section):
     )
     ca_file: Path | None = Field(default=None, description="certificate authorities to trust instead of the system's")
 
+    proxy: BaseUrl | None = Field(default=None, description="HTTP proxy for sources; other agents are reached directly")
+    no_proxy: list[str] = Field(default=[], description="hosts, and domains with a leading dot, that are reached directly")
+
     parallel_files: int = Field(default=4, ge=1, le=64)
     connect_seconds: float = Field(default=10, gt=0)
     idle_seconds: float = Field(default=60, gt=0, description="a connection that sends nothing for so long is given up")
@@ -57,6 +60,12 @@ class WeightsSettings(Section):
         default=4096, ge=0, description="a connection slower than this over idle_seconds is given up"
     )
     attempts: int = Field(default=6, ge=1, description="tries at one place without a single new byte before it is given up")
+
+    @model_validator(mode="after")
+    def _plain_proxy(self) -> Self:
+        if self.proxy is not None and not self.proxy.startswith("http://"):
+            raise ValueError(f"proxy {self.proxy!r} must be http://host:port; what goes through it may be https")
+        return self
 
     def token(self) -> str | None:
         """The hub token, or None. An unreadable token file raises OSError."""

@@ -25,6 +25,7 @@ from .locks import held
 from .manifest import Manifest
 from .model_facts import ModelFacts
 from .peers import Peer, PeerSource, blob_url
+from .proxy import Proxy
 from .receive import FileWish, Meter
 from .resolve import Plan, PlannedFile, Resolver, to_manifest
 from .settings import WeightsSettings
@@ -58,7 +59,13 @@ class WeightStore:
         trusted = [settings.hub_endpoint, *([settings.mirror] if settings.mirror is not None else [])]
         guard = Guard(settings.allow_networks, trusted, resolve)
         tls = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file is not None else None)
-        self._client = Client(guard, connect_seconds=settings.connect_seconds, idle_seconds=settings.idle_seconds, tls=tls)
+        self._client = Client(
+            guard,
+            connect_seconds=settings.connect_seconds,
+            idle_seconds=settings.idle_seconds,
+            tls=tls,
+            proxy=Proxy.read(settings.proxy, settings.no_proxy) if settings.proxy is not None else None,
+        )
         self._resolver = Resolver(self._client, settings)
         self._executor = ThreadPoolExecutor(settings.parallel_files + 4, thread_name_prefix="weights")
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
