@@ -220,6 +220,14 @@ class Catalog:
             if error.errno not in FULL:
                 raise  # on a full disk a model that is here must still start
 
+    def under_way(self, key: str) -> dict[str, int]:
+        """Bytes of the parts that a download of this key, perhaps another process's, has so far."""
+        sizes: dict[str, int] = {}
+        for name in self._wanted(self.layout.wanted(key)).parts:
+            with contextlib.suppress(FileNotFoundError):
+                sizes[name] = self.layout.part(name).stat().st_size
+        return sizes
+
     # -- room
 
     def make_room(self, key: str, what: str, needed: int) -> list[str]:

@@ -11,12 +11,11 @@ from functools import cache
 from typing import Final
 
 import httpx2
-from huggingface_hub import HfApi, hf_hub_url, set_client_factory
+from huggingface_hub import HfApi, hf_hub_url, is_offline_mode, set_client_factory
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
-    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -74,6 +73,8 @@ class Hub:
         Raises:
             SourceNotFoundError, AccessDeniedError, SourceInvalidError, SourceUnavailableError, AddressRefusedError.
         """
+        if is_offline_mode():
+            raise SourceUnavailableError(f"{source.canonical} is not here, and HF_HUB_OFFLINE forbids asking the hub; unset it")
         reset = _asking.set(self)
         where = f"hf:{source.repo}" + (f"@{source.revision}" if source.revision else "")
         try:
@@ -94,10 +95,6 @@ class Hub:
         except RepositoryNotFoundError as error:
             raise SourceNotFoundError(
                 f"{self._endpoint} shows no {source.repo}: check the name; a private one needs weights.hub_token"
-            ) from error
-        except OfflineModeIsEnabled as error:
-            raise SourceUnavailableError(
-                f"{where} is not here yet, and HF_HUB_OFFLINE forbids asking the hub; unset it"
             ) from error
         except HFValidationError as error:
             raise SourceInvalidError(f"{where}: {error}") from error

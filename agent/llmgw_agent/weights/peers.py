@@ -41,7 +41,7 @@ class PeerSource(Protocol):
     """Who may have a file. Peers are trusted with addresses, never with content: that is checked against the digest."""
 
     async def peers(self, digest: str) -> Sequence[Peer]:
-        """Peers to ask for ``sha256:<hex>`` or ``git:<hex>``, best first; empty when there are none."""
+        """Peers to ask for ``sha256:<hex>`` or ``git:<hex>``, best first; empty when there are none. Must not raise."""
         ...
 
     def dropped(self, peer: Peer, reason: str) -> None:

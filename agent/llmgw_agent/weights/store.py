@@ -144,7 +144,11 @@ class WeightStore:
             progress(job.snapshot(source, rate))
 
     async def _make_ready(self, job: Job, source: UrlSource | HubSource, key: str, refresh: bool) -> Weights:
-        async with held(self._layout.lock(key), self._clock):
+        def look() -> None:
+            job.meters = {name: Meter(on_disk=size) for name, size in self._catalog.under_way(key).items()}
+
+        async with held(self._layout.lock(key), self._clock, waiting=look):
+            job.meters = {}
             found = await self._work(self._catalog.find, key)
             if found is not None and not refresh and await self._work(self._catalog.complete, key, *found):
                 await self._work(self._catalog.touch, key, found[1])

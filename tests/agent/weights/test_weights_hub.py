@@ -71,6 +71,18 @@ def test_what_was_fetched_needs_no_hub_any_more(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_offline_mode_is_kept_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with HubServer() as hub, opened(tmp_path, hub_endpoint=hub.url) as store:
+            hub.add("org/model", SERVABLE)
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+            with pytest.raises(SourceUnavailableError, match="HF_HUB_OFFLINE"):
+                await store.ensure("hf:org/model")
+            assert hub.seen == []
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("pattern", ["m-Q4_K_M.gguf", "*q4*.gguf", "*Q4*", "Q4_K_M", "q4_k_m"])
 def test_one_model_of_many_is_chosen(tmp_path: Path, pattern: str) -> None:
     async def run() -> None:

@@ -229,6 +229,22 @@ def test_two_sources_with_one_content_share_a_download(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_who_waits_for_another_store_sees_how_far_it_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        seen: list[Progress] = []
+        async with FileServer() as server, opened(tmp_path) as first, opened(tmp_path) as second:
+            server.put("/model.bin", BIG, bytes_per_second=2 * MIB)
+            fetching = asyncio.create_task(first.ensure(server.url("/model.bin")))
+            await eventually(lambda: server.sent("/model.bin") > 0, within=20, what="the download")
+            weights = await second.ensure(server.url("/model.bin"), progress=seen.append)
+            assert await fetching == weights
+            assert any(each.phase == "waiting" and 0 < each.bytes_done < len(BIG) for each in seen)
+            assert seen[-1].phase == "ready"
+            assert server.sent("/model.bin") == len(BIG)
+
+    asyncio.run(run())
+
+
 def test_cancelling_stops_at_once_and_keeps_what_came(tmp_path: Path) -> None:
     async def run() -> None:
         async with FileServer() as server, opened(tmp_path) as store:
