@@ -48,17 +48,13 @@ class Publisher:
         self._written: RouterRecord | None = None
 
     async def run(self) -> None:
-        """Until cancelled; the store's faults are waited out."""
-        try:
-            while True:
-                try:
-                    await self._publish()
-                except StoreError as error:
-                    logger.debug("the router's record is not written: %s", error)
-                await self._clock.sleep(_PERIOD)
-        finally:
-            if self._lease is not None:
-                await self._lease.abandon()
+        """Until cancelled, then :meth:`withdraw`; the store's faults are waited out."""
+        while True:
+            try:
+                await self._publish()
+            except StoreError as error:
+                logger.debug("the router's record is not written: %s", error)
+            await self._clock.sleep(_PERIOD)
 
     async def withdraw(self) -> None:
         """Takes the record out, best effort."""

@@ -236,6 +236,20 @@ def test_chunked_bodies_and_pipelined_requests() -> None:
     assert connection.state == HEAD
 
 
+def test_a_client_that_does_not_read_gets_no_further_answers_until_it_does() -> None:
+    connection, desk, _ = connect()
+    connection.data_received(post(b"1"))
+    connection.pause_writing()
+    connection.data_received(post(b"2"))
+    desk.settle_pending()
+    assert [each[4] for each in desk.seen] == [b"1"]
+    assert not connection.idle
+    connection.resume_writing()
+    desk.settle_pending()
+    assert [each[4] for each in desk.seen] == [b"1", b"2"]
+    assert connection.idle
+
+
 def test_limits_of_the_head() -> None:
     for fields, status in (([b"X-N: 1"] * 20, 431), ([b"X-Long: " + b"x" * 3000], 431), ([b"Host: again"], 400)):
         connection, desk, _ = connect()

@@ -67,6 +67,8 @@ class ClientConnection(asyncio.Protocol):
     _parser: httptools.HttpRequestParser | None = None
     _pending = b""
     _paused = False
+    _blocked = False
+    """The client reads too slowly for what is written to it."""
     _tail = b""
     _head_size = 0
     _requests = 0
@@ -96,6 +98,11 @@ class ClientConnection(asyncio.Protocol):
         self.route = None
         self.key_name = ""
         return parser
+
+    @property
+    def idle(self) -> bool:
+        """Between two requests."""
+        return self.state == HEAD and self._parser is None and not self._pending
 
     @property
     def busy(self) -> bool:
@@ -134,10 +141,14 @@ class ClientConnection(asyncio.Protocol):
         self.body_done()
 
     def pause_writing(self) -> None:
+        self._blocked = True
         self._writable(False)
 
     def resume_writing(self) -> None:
+        self._blocked = False
         self._writable(True)
+        if self.state == HEAD and self._pending:
+            self.front.loop.call_soon(self._next)
 
     def _writable(self, writable: bool) -> None:
         if self.exchange is not None:
@@ -148,7 +159,11 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         state = self.state
         if state == HEAD:
-            self._read_head(data)
+            if self._blocked:
+                # A client that does not take its answers gets no further ones until it does.
+                self._hold(data)
+            else:
+                self._read_head(data)
         elif state == BODY:
             self._read_body(data)
         elif state == BUSY:
@@ -406,7 +421,7 @@ class ClientConnection(asyncio.Protocol):
             self.front.loop.call_soon(self._next)
 
     def _next(self) -> None:
-        if self.state != HEAD or self.transport.is_closing():
+        if self.state != HEAD or self._blocked or self.transport.is_closing():
             return
         data, self._pending = self._pending, b""
         if self._paused:

@@ -14,7 +14,7 @@ from llmgw_router.api import models, multipart
 from llmgw_router.api import peek as body_peek
 from llmgw_router.api.cors import ALLOW, Cors
 from llmgw_router.api.routes import HANDED_OVER, LOCAL, MODELS, REALTIME, RELAYED, Family
-from llmgw_router.client.connection import HEAD, ClientConnection, too_large
+from llmgw_router.client.connection import ClientConnection, too_large
 from llmgw_router.client.realtime import Realtime
 from llmgw_router.config import RouterConfig
 from llmgw_router.errors import ApiError
@@ -96,7 +96,7 @@ class Front:
 
     def close_idle(self) -> None:
         for connection in list(self.open):
-            if connection.state == HEAD and connection.exchange is None:
+            if connection.idle:
                 connection.transport.close()
 
     # --- memory -------------------------------------------------------------------------------------------------------
