@@ -17,7 +17,6 @@ from llmgw_base import net
 from llmgw_base.clock import Clock
 from llmgw_base.config import ConfigError
 from llmgw_base.etcd.api import Store
-from llmgw_base.etcd.client import EtcdStore
 from llmgw_base.lifecycle import Stop
 from llmgw_base.notify import Notifier
 from llmgw_router import __version__, policies
@@ -204,6 +203,9 @@ class Worker:
         """Follows the store and, in the first worker, tells the cluster about this router."""
         section = self.config.etcd
         assert section is not None
+
+        # It brings gRPC along, which a router without a cluster need not carry.
+        from llmgw_base.etcd.client import EtcdStore
 
         async def connect() -> Store:
             return await EtcdStore.connect(section, clock=self.clock, trial=section.trial)
