@@ -41,7 +41,8 @@ struct conn {
     struct conn *next, *prev;
 };
 
-/* All streams of one kind have the same interval, so appending keeps each queue sorted by due time. */
+/* All streams of one kind have the same interval, so each queue stays sorted by due time when a stream is put back at its end;
+ * a new stream starts at a random phase, as streams of different users do, and is put into its place. */
 static struct { long interval; struct conn *first, *last; } queues[2] = {{10000000L, 0, 0}, {1000000000L, 0, 0}};
 
 static char chunk_text[EVENTS + 1][512];
@@ -111,10 +112,12 @@ static int put(struct conn *c, const char *data, size_t size) {
 }
 
 static void enqueue(struct conn *c) {
-    c->next = 0;
-    c->prev = queues[c->queue].last;
-    if (c->prev) c->prev->next = c; else queues[c->queue].first = c;
-    queues[c->queue].last = c;
+    struct conn *after = queues[c->queue].last;
+    while (after && after->due > c->due) after = after->prev;
+    c->prev = after;
+    c->next = after ? after->next : queues[c->queue].first;
+    if (after) after->next = c; else queues[c->queue].first = c;
+    if (c->next) c->next->prev = c; else queues[c->queue].last = c;
 }
 
 static void dequeue(struct conn *c) {
@@ -153,7 +156,7 @@ static int answer(struct conn *c, const char *head, const char *body, size_t bod
     }
     c->queue = kind;
     if (next_event(c) < 0) return -1;
-    c->due = now_ns() + queues[kind].interval;
+    c->due = now_ns() + (long)((double)queues[kind].interval * drand48());
     enqueue(c);
     return 0;
 }

@@ -34,6 +34,8 @@ class Results:
     streams: int = 0
     long_run: list[tuple[int, int]] = field(default_factory=list)  # (requests so far, resident bytes of the worker)
     command: str = ""
+    nice: int = 0
+    """Of the light loads, when other work was going on on the machine."""
     load_average: float = 0.0
     """Of the machine before the run: what else was going on."""
 
@@ -57,7 +59,8 @@ def render(results: Results) -> str:
         "completed requests; medians of the rounds, lowest and highest in brackets. llmgw runs one worker with key check,",
         "accounting, metrics and the least-loaded policy over two engines; the others run without keys and with round robin.",
         "Machines are noisy: read ratios, not absolute values.",
-        f"Load average of the machine before the run: {results.load_average:.1f} (0 would be quiet).",
+        f"Load average of the machine before the run: {results.load_average:.1f} (0 would be quiet)."
+        + (f" Paced streams, latency and memory ran ahead of that other work (nice {results.nice})." if results.nice else ""),
         "",
         f"Again: `{results.command}`",
         "",
