@@ -18,6 +18,7 @@ from llmgw_agent.kv_events import (
     decode_event,
 )
 from llmgw_agent.kv_events.wire import Message, read_published, read_reply, replay_request
+from llmgw_testing.steady import steady
 
 FIELDS = (
     "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx",
@@ -45,6 +46,7 @@ def batch(*events: Any, rank: int | None = None) -> bytes:
     return msgspec.msgpack.encode([12.5, list(events), rank])
 
 
+@steady
 @given(STORED)
 def test_arrays_and_maps_mean_the_same(fields: dict[str, Any]) -> None:
     as_array = decode_event(["BlockStored", *(fields[name] for name in FIELDS)])
@@ -58,6 +60,7 @@ def test_arrays_and_maps_mean_the_same(fields: dict[str, Any]) -> None:
     assert through_the_wire == as_map
 
 
+@steady
 @given(STORED, st.integers(1, len(FIELDS)))
 def test_older_arrays_are_shorter(fields: dict[str, Any], count: int) -> None:
     event = decode_event(["BlockStored", *(fields[name] for name in FIELDS[:count])])
@@ -169,17 +172,20 @@ VALUES = st.recursive(
 KINDS = st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared", "Other"])
 
 
+@steady
 @given(st.lists(VALUES | st.tuples(KINDS, VALUES, VALUES, VALUES), max_size=4))
 def test_any_events_are_decoded(events: list[Any]) -> None:
     assert len(decode_batch(1, batch(*events)).events) == len(events)
 
 
+@steady
 @given(VALUES)
 def test_any_content_is_decoded_or_refused(content: Any) -> None:
     with contextlib.suppress(KvEventError):
         decode_batch(1, msgspec.msgpack.encode(content))
 
 
+@steady
 @given(st.binary(max_size=80) | st.integers(1, 3000).map(lambda depth: b"\x91" * depth))
 def test_any_bytes_are_decoded_or_refused(payload: bytes) -> None:
     with contextlib.suppress(KvEventError):

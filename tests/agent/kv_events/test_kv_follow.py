@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from llmgw_agent.kv_events import Batch, Delivery, Follower, Lost, ReplayIncompleteError, Restarted, Undecodable
 from llmgw_agent.kv_events.wire import Message
+from llmgw_testing.steady import steady
 
 
 class Engine:
@@ -147,6 +148,7 @@ def test_a_batch_that_is_none_counts() -> None:
     assert told(got[1:]) == [1.0]
 
 
+@steady
 @given(st.text("+-R?", max_size=30), st.integers(1, 6))
 def test_each_life_is_told_in_order_and_losses_exactly(steps: str, ring: int) -> None:
     engine = Engine(ring)
@@ -172,6 +174,7 @@ def test_each_life_is_told_in_order_and_losses_exactly(steps: str, ring: int) ->
     assert position[1] == engine.sent[-1].seq, "the last batch was delivered"
 
 
+@steady
 @given(st.text("+-R?", max_size=30))
 def test_with_a_long_ring_nothing_is_lost_and_no_restart_missed(steps: str) -> None:
     engine = Engine()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from llmgw_agent.weights import ArchiveError, Limits, unpack
 from llmgw_agent.weights.hashing import file_digest
+from llmgw_testing.steady import steady
 
 FILES = {"bin/llama-server": b"\x7fELF" + bytes(1000), "lib/libggml.so.1": b"so", "README": b"read me"}
 
@@ -184,6 +185,7 @@ def test_more_traps(tmp_path: Path, kind: str) -> None:
     refused(path, says[kind])
 
 
+@steady
 @given(st.binary(max_size=400), st.integers(0, 2000))
 def test_damaged_archives_are_unpacked_whole_or_refused(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int

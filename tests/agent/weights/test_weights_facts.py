@@ -15,6 +15,7 @@ from llmgw_agent.weights import MetadataError
 from llmgw_agent.weights.facts import load, local_files, read_facts
 from llmgw_agent.weights.model_facts import from_config
 from llmgw_agent.weights.safetensors import SafetensorsHeader, read_safetensors
+from llmgw_testing.steady import steady
 from llmgw_testing.weights import gguf, safetensors
 
 LLAMA = {
@@ -72,6 +73,7 @@ JSON = st.recursive(
 NAMES = [*LLAMA, "text_config", "quantization_config", "layer_types", "kv_lora_rank", "head_dim", "dtype", "sliding_window"]
 
 
+@steady
 @given(st.dictionaries(st.sampled_from(NAMES), JSON))
 def test_any_config_gives_facts(config: dict[str, Any]) -> None:
     from_config(config, [SafetensorsHeader({"I32": 3})], 0, "safetensors")
@@ -106,6 +108,7 @@ def test_wrong_safetensors(data: bytes, says: str) -> None:
         read_safetensors(io.BytesIO(data).read)
 
 
+@steady
 @given(st.dictionaries(st.text(max_size=3), JSON, max_size=4))
 def test_any_safetensors_header_is_read_or_refused(header: dict[str, Any]) -> None:
     encoded = json.dumps(header).encode()

@@ -8,13 +8,14 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw_agent.weights import MetadataError, ModelFacts, check_loadable
 from llmgw_agent.weights.facts import read_facts
 from llmgw_agent.weights.gguf import GgufHeader, Skipped, read_gguf
 from llmgw_agent.weights.model_facts import from_gguf
+from llmgw_testing.steady import steady
 from llmgw_testing.weights import gguf
 
 LLAMA: dict[str, object] = {
@@ -156,6 +157,7 @@ def test_nonsense_is_named(data: bytes, says: str) -> None:
         read(data)
 
 
+@steady
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for content in (data, b"GGUF" + data, b"GGUF" + struct.pack("<IQQ", 3, 2, 3) + data):
@@ -163,7 +165,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             from_gguf([read(content)], 0)
 
 
-@settings(max_examples=200)
+@steady
 @given(st.data())
 def test_a_damaged_header_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(gguf(LLAMA, TENSORS))
@@ -183,6 +185,7 @@ VALUES = st.one_of(
 )
 
 
+@steady
 @given(st.dictionaries(st.text(max_size=20), VALUES, max_size=6))
 def test_what_was_written_is_read(values: dict[str, object]) -> None:
     header = read(gguf(values, TENSORS))

@@ -13,6 +13,7 @@ from llmgw_agent.weights.addresses import refusal
 from llmgw_agent.weights.guard import Guard
 from llmgw_testing.file_server import FileServer
 from llmgw_testing.hub_server import HubServer
+from llmgw_testing.steady import steady
 from llmgw_testing.weights import data, opened, sha256
 
 MODEL = data(5000)
@@ -79,6 +80,7 @@ def test_what_the_settings_allow() -> None:
     assert not allowed("::ffff:127.0.0.1", "10.0.0.0/8")
 
 
+@steady
 @given(st.ip_addresses(v=4))
 def test_wrapping_an_address_in_ipv6_changes_nothing(address: object) -> None:
     plain = refusal(str(address), []) is None

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from llmgw_agent.weights.download import pause
 from llmgw_agent.weights.resume import PartState, Step, judge, request_headers, trusted_length, validator
+from llmgw_testing.steady import steady
 
 STATE = PartState(url="https://h/f", validator='"v1"', total=100, flushed=30, boot_id="b1")
 
@@ -45,6 +46,7 @@ def test_what_an_answer_means(
         assert verdict.total == total
 
 
+@steady
 @given(
     st.integers(100, 599),
     st.dictionaries(st.sampled_from(["content-range", "content-encoding"]), st.text(max_size=40)),

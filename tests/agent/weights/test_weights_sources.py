@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from llmgw_agent.weights import SourceInvalidError, SourceNotFoundError, parse_source
 from llmgw_agent.weights.selection import select
 from llmgw_agent.weights.sources import FileSource, HubSource, UrlSource, redacted, source_key, split_names
+from llmgw_testing.steady import steady
 
 HEX = "ab" * 32
 
@@ -78,6 +79,7 @@ def test_refused(text: str, says: str) -> None:
         parse_source(text)
 
 
+@steady
 @given(st.text(max_size=60) | st.text("hf:/@.-_#?%[]&=é a", max_size=40).map(lambda rest: "https://" + rest))
 def test_any_text_is_a_source_or_an_error_and_its_canonical_form_is_stable(text: str) -> None:
     try:

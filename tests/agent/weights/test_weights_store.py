@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from llmgw_agent.weights import InUseError, NoSpaceError, SourceNotFoundError
 from llmgw_agent.weights.eviction import Kept, choose, occupied
 from llmgw_testing.file_server import Fault, FileServer
+from llmgw_testing.steady import steady
 from llmgw_testing.weights import data, gguf, opened, sha256
 
 SIZE = 10_000
@@ -205,6 +206,7 @@ def stores(draw: st.DrawFn) -> list[Kept]:
     ]
 
 
+@steady
 @given(stores(), st.integers(0, 200))
 def test_eviction_frees_enough_touches_nothing_fixed_and_nothing_in_vain(kept: list[Kept], to_free: int) -> None:
     chosen = choose(kept, to_free=to_free)
