@@ -32,6 +32,12 @@ def compile_c(name: str, folder: Path) -> Path:
     return program
 
 
+def command(arguments: list[str]) -> str:
+    """How to run this again, from the root of the repository."""
+    kept = " ".join(each for each, before in zip(arguments, ["", *arguments], strict=False) if "--output" not in (each, before))
+    return f"python -m bench.router {kept}" if kept else "make bench"
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -132,7 +138,7 @@ def main() -> int:
             results = Results({target.name: target.version for target in targets})
             results.load_average = os.getloadavg()[0]
             results.nice = options.nice
-            results.command = " ".join(["make bench"] if len(sys.argv) == 1 else ["python -m bench.router", *sys.argv[1:]])
+            results.command = command(sys.argv[1:])
             kinds = options.kinds.split(",") if "cpu" in parts else []
             measure_cpu(results, targets, [kind for kind in kinds if kind != "paced"], options.rounds, options.seconds)
             with priority([engine, *targets], options.nice):
