@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw_router.api.multipart import peek
+from llmgw_router.api.multipart import peek, with_model
 from llmgw_router.errors import ApiError
 
 TYPE = b"multipart/form-data; boundary=xyz"
@@ -27,6 +27,11 @@ def test_model_is_found_beside_any_file(file: bytes, first: bool) -> None:
     assert not fields.stream
 
 
+def test_model_is_renamed_and_the_rest_kept_to_the_byte() -> None:
+    before = form((b"file", bytes(range(256))), (b"model", b"org/m"), (b"prompt", b"model"))
+    assert with_model(before, TYPE, "x") == form((b"file", bytes(range(256))), (b"model", b"x"), (b"prompt", b"model"))
+
+
 def test_quoted_boundary_other_parameters_and_stream() -> None:
     body = form((b"stream", b"true"), (b"model", b"m")).replace(b"xyz", b"a b:c")
     assert peek(body, b'multipart/form-data; charset=utf-8; boundary="a b:c"').stream is True
@@ -42,6 +47,7 @@ def test_preamble_is_skipped() -> None:
         (form((b"file", b"x")), TYPE, "missing_model"),
         (form((b"model", b"a"), (b"model", b"b")), TYPE, "duplicate_key"),
         (form((b"model", b"\xff")), TYPE, "invalid_multipart"),
+        (form((b"model", b"m" * 2000)), TYPE, "invalid_multipart"),
         (form((b"model", b"m"))[:-12], TYPE, "invalid_multipart"),
         (b"nothing of the kind", TYPE, "invalid_multipart"),
         (b"", TYPE, "invalid_multipart"),

@@ -8,6 +8,7 @@ from llmgw_router.api.peek import Peek, bad
 
 _BOUNDARY = re.compile(rb'^multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _FIELD = re.compile(rb'content-disposition:\s*form-data\s*;[^\r\n]*?\bname=(?:"([^"\r\n]*)"|([^\s;"]+))', re.IGNORECASE)
+_NAMES = frozenset({b"model", b"stream", b"user"})
 _MAX_VALUE = 1024
 _MAX_PARTS = 256
 
@@ -18,17 +19,29 @@ def peek(body: bytes, content_type: bytes) -> Peek:
     Raises:
         ApiError: 400, with what is wrong.
     """
+    found = _fields(body, _delimiter(content_type))
+    if "model" not in found:
+        raise bad("missing_model", "The form has no field model; add one with the name of a served model.", "model")
+    texts = {name: _text(body, name, span) for name, span in found.items()}
+    return Peek(model=texts["model"], stream=texts.get("stream", "").lower() in ("true", "1"), user=texts.get("user"))
+
+
+def with_model(body: bytes, content_type: bytes, name: str) -> bytes:
+    """The form, which :func:`peek` has read, with another model name."""
+    start, end = _fields(body, _delimiter(content_type))["model"]
+    return body[:start] + name.encode() + body[end:]
+
+
+def _delimiter(content_type: bytes) -> bytes:
     match = _BOUNDARY.match(content_type)
     if match is None:
         raise bad("invalid_content_type", "This path takes multipart/form-data with a boundary; send the file as a form.")
-    found = _fields(body, b"--" + (match[1] or match[2]))
-    if "model" not in found:
-        raise bad("missing_model", "The form has no field model; add one with the name of a served model.", "model")
-    return Peek(model=found["model"], stream=found.get("stream", "").lower() in ("true", "1"), user=found.get("user"))
+    return b"--" + (match[1] or match[2])
 
 
-def _fields(body: bytes, delimiter: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _fields(body: bytes, delimiter: bytes) -> dict[str, tuple[int, int]]:
+    """Where the values of the fields that matter stand."""
+    found: dict[str, tuple[int, int]] = {}
     at = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter) + 2
     if at == 1:
         raise bad("invalid_multipart", "The form does not hold the boundary that Content-Type names.")
@@ -40,20 +53,22 @@ def _fields(body: bytes, delimiter: bytes) -> dict[str, str]:
         end = body.find(b"\r\n" + delimiter, head_end + 2) if head_end >= 0 else -1
         if end < 0:
             raise bad("invalid_multipart", "The form ends in the middle of a part; send it complete.")
-        _take(found, body[at:head_end], body[head_end + 4 : min(end, head_end + 4 + _MAX_VALUE + 1)])
+        field = _FIELD.search(body, at, head_end)
+        name = (field[1] or field[2] or b"") if field is not None else b""
+        if name in _NAMES:
+            key = name.decode()
+            if key in found:
+                raise bad("duplicate_key", f"The form field {key} stands twice; send it once.", key)
+            found[key] = (head_end + 4, max(end, head_end + 4))
         at = end + 2
     raise bad("invalid_multipart", f"The form has more than {_MAX_PARTS} parts; send fewer.")
 
 
-def _take(found: dict[str, str], head: bytes, value: bytes) -> None:
-    field = _FIELD.search(head)
-    name = (field[1] or field[2] or b"") if field is not None else b""
-    if name not in (b"model", b"stream", b"user"):
-        return
-    key = name.decode()
-    if key in found:
-        raise bad("duplicate_key", f"The form field {key} stands twice; send it once.", key)
+def _text(body: bytes, name: str, span: tuple[int, int]) -> str:
+    start, end = span
+    if end - start > _MAX_VALUE:
+        raise bad("invalid_multipart", f"The form field {name} is longer than {_MAX_VALUE} bytes.", name)
     try:
-        found[key] = value.decode() if len(value) <= _MAX_VALUE else ""
+        return body[start:end].decode()
     except UnicodeDecodeError:
-        raise bad("invalid_multipart", f"The form field {key} is not UTF-8.", key) from None
+        raise bad("invalid_multipart", f"The form field {name} is not UTF-8.", name) from None

@@ -33,7 +33,7 @@ class Hints:
     session: bytes = b""
     """The session header, else the ``user`` field, else empty. Only filled in for a policy that ``needs_session``."""
     prompt: bytes = b""
-    """The body from where its prompt begins. Only filled in for a policy that ``needs_prompt``."""
+    """The body from where its prompt begins, at most 256 KiB of it. Only filled in for a policy that ``needs_prompt``."""
 
 
 NO_HINTS = Hints()

@@ -19,7 +19,7 @@ from llmgw_router.policies.base import C, Hints, least_loaded
 
 _FIRST_BLOCK = 128
 _GROWTH = 1.25
-_MAX_BLOCKS = 48
+_MAX_BLOCKS = 28
 _ENTRY_BYTES = 320
 """What one prefix costs in memory, roughly: its key, its node in the dictionary and a short tuple."""
 _MAX_OWNERS = 8
@@ -38,7 +38,7 @@ def _cuts() -> tuple[int, ...]:
 
 
 _CUTS = _cuts()
-"""Where blocks end: 128, 288, 488, … about 28 MB at the last."""
+"""Where blocks end: 128, 288, 488, … 265,000 at the last."""
 
 
 class Prefix:

@@ -20,7 +20,7 @@ from llmgw_router.account.figures import Series
 from llmgw_router.account.ledger import Settlement
 from llmgw_router.admission.queue import Priority
 from llmgw_router.api import errors as api_errors
-from llmgw_router.api import peek
+from llmgw_router.api import multipart, peek
 from llmgw_router.api.routes import Route
 from llmgw_router.engine.connection import EngineConnection
 from llmgw_router.errors import ApiError, BrokenError, ConnectError, EngineError, SilentError, StalledError
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 RETRY_STATUS = frozenset({502, 503, 529})
 _SEPARATE_WRITE = 65_536
+_PROMPT_LIMIT = 262_144
+"""What a policy gets to see of a prompt: enough for any prefix worth sharing, little enough to hash in no time."""
 _COPY_LIMIT = 1_048_576
 _HOLD_SECONDS = 1.0
 _NO_BODY = frozenset({204, 304})
@@ -141,8 +143,9 @@ class Exchange:
             hints.session = self._session or (self._fields.user or "").encode()
         if policy.needs_prompt:
             field = self._route.prompt_field
-            start = self._body.find(field) if field else 0
-            hints.prompt = self._body[start:] if start > 0 else self._body
+            start = self._body.find(field) if field else -1
+            if start >= 0:
+                hints.prompt = self._body[start : start + _PROMPT_LIMIT]
         self._attempt(policy.choose(candidates, hints))
         return True
 
@@ -221,7 +224,8 @@ class Exchange:
         body = self._body
         served = replica.spec.served_name
         if served is not None:
-            body = peek.with_model(body, served)
+            form = self._route.multipart
+            body = multipart.with_model(body, self._client.head.content_type, served) if form else peek.with_model(body, served)
         self._sent_at = self._core.now()
         head = replica.head(self._route.raw_path)
         if len(body) < _SEPARATE_WRITE:
