@@ -91,6 +91,24 @@ def test_slow_reader_gets_every_byte_in_the_end() -> None:
         assert numbers == list(range(1000))
 
 
+def test_pipelining_without_reading_costs_bounded_memory() -> None:
+    """Clients that send request after request and never read an answer are not read any more."""
+    with FakeEngine("m") as engine, RouterProcess({"e1": (engine.url, ["m"])}) as router:
+        assert ask_chat(router.port).status == 200
+        before = router.resident_bytes()
+        batch = build("GET", "/v1/models") * 1000
+        clients = [RawClient(router.port, limit=1, receive_buffer=4096) for _ in range(5)]
+        for client in clients:
+            accepted = 0
+            while accepted < 200 * MIB and client.send_tolerant(batch):
+                accepted += len(batch)
+            assert accepted < 200 * MIB, "the router goes on reading"
+        assert router.resident_bytes() - before < 30 * MIB
+        assert ask_chat(router.port).status == 200
+        for client in clients:
+            client.close()
+
+
 def test_too_few_file_descriptors_shed_load_and_recover() -> None:
     """64 descriptors, 150 clients: who gets an answer gets 200 or 503; afterwards all is as before."""
     with FakeEngine("m") as engine, RouterProcess({"e1": (engine.url, ["m"])}, open_files=64) as router:
