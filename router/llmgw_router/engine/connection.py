@@ -121,11 +121,19 @@ class EngineConnection(asyncio.Protocol):
             self.closing = True
             self.transport.abort()
 
+    def abandon(self) -> None:
+        """Nobody waits for this connection any more, and perhaps it is not even made yet."""
+        self.closing = True
+        if self in self.replica.connections:
+            self.transport.abort()
+
     # --- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.replica.connections.add(self)
+        if self.closing:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True

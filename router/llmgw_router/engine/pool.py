@@ -37,12 +37,18 @@ class Pool:
             ConnectError: refused, unreachable, or not made in time.
         """
         address = replica.spec.address
+        connection = EngineConnection(replica)
         try:
             async with asyncio.timeout(self._connect_seconds):
-                _, connection = await self._loop.create_connection(
-                    lambda: EngineConnection(replica), address.host, address.port, ssl=self._context() if address.tls else None
+                await self._loop.create_connection(
+                    lambda: connection, address.host, address.port, ssl=self._context() if address.tls else None
                 )
+        except asyncio.CancelledError:
+            # It may have been made in the same moment.
+            connection.abandon()
+            raise
         except TimeoutError as error:
+            connection.abandon()
             raise ConnectError(f"engine {replica.id} at {address} took no connection in {self._connect_seconds:g} s") from error
         except OSError as error:
             raise ConnectError(f"engine {replica.id} at {address} cannot be reached: {error.strerror or error}") from error
