@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,6 +17,8 @@ from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import make_drivers
 from llmgw_agent.host.inventory import Devices, memory_for_engines
 from llmgw_agent.host.memory import read_memory
+from llmgw_agent.install.environments import Environments
+from llmgw_agent.install.installer import Installer
 from llmgw_agent.lock import NameLock, StateLock
 from llmgw_agent.membership import find_cluster, objection_now, wait_for_name
 from llmgw_agent.node import NodePublisher
@@ -78,6 +81,7 @@ class App:
             stack.push_async_callback(store.close)
             session = await stack.enter_async_context(_session())
             context = self._context(store, session)
+            stack.push_async_callback(context.installer.close)
             service = AgentService(lambda: self._token, lambda shard: log_folder(config.state_dir, shard), self._clock)
             server, listen = await start_server(config, service)
             stack.push_async_callback(server.stop, 1.0)
@@ -122,6 +126,7 @@ class App:
                 group.create_task(follow(store, context.node, supervisor), name="wishes")
                 group.create_task(node.keep_status(), name="status")
                 group.create_task(node.introduce(), name="inventory")
+                group.create_task(context.installer.clean(), name="old engines")
 
     async def _end(self, context: Context, supervisor: Supervisor, tasks: asyncio.Task[None]) -> None:
         """Ends engines if so configured, while the publisher still tells of it; then everything else."""
@@ -151,13 +156,18 @@ class App:
                 "node.address is %s, so routers on other hosts cannot reach the engines of this node", config.node.address
             )
         state = StateDir(config.state_dir)
+        environments = Environments(config.state_dir / "engines")
+        install = {str(name): each for name, each in config.engines.install.items()}
+        problems: dict[str, str] = {}
         return Context(
             config=config,
             clock=clock,
             boot=boot_id(),
             publisher=Publisher(store, clock, prefixes, config.lease_ttl, lambda: objection_now(state, store)),
             state=state,
-            drivers=make_drivers(config.engines.llama_server),
+            drivers=make_drivers(config.engines.llama_server, environments, install),
+            installer=Installer(environments, install, clock, partial(_note, problems)),
+            problems=problems,
             gpus=Gpus(clock),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),
             session=session,
@@ -177,6 +187,14 @@ async def _session() -> AsyncIterator[aiohttp.ClientSession]:
     # A new connection for each question: a probe must not be answered by what a dead engine left in a buffer.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
         yield session
+
+
+def _note(problems: dict[str, str], subject: str, text: str | None) -> None:
+    """Keeps what is wrong with the subject; with None it is well again."""
+    if text is None:
+        problems.pop(subject, None)
+    else:
+        problems[subject] = text
 
 
 def _memory(config: AgentConfig) -> Host:

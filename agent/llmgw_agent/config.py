@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from llmgw_agent.install.settings import EngineInstall, InstallableEngine
 from llmgw_agent.process.ports import default_range, ephemeral_range
 from llmgw_base.config import EtcdSection, LogSection, Section, TlsSection
 from llmgw_base.net import parse_listen, require_safe
@@ -55,6 +56,9 @@ class EnginesSection(Section):
     start_seconds: float = Field(default=900, gt=0, description="how long an engine may take to become ready")
     stop_seconds: float = Field(default=10, ge=0, description="between SIGTERM and SIGKILL")
     hang_seconds: float = Field(default=30, gt=0, description="how long a suspect may stay silent before it is restarted")
+    install: dict[InstallableEngine, EngineInstall] = Field(
+        default={}, description="engines that the agent installs when a model needs them"
+    )
 
 
 class RestartSection(Section):

@@ -159,7 +159,7 @@ REJECTED: dict[str, tuple[AssignmentRecord, str]] = {
         fake_wish("d", engine="llamacpp", source="/x", args=["--port", "1"]),
         "--port is reserved for engine llamacpp",
     ),
-    "engine": (fake_wish("e", engine="warp"), "engine 'warp' is unknown to this agent; use one of llamacpp, command"),
+    "engine": (fake_wish("e", engine="warp"), "engine 'warp' is unknown to this agent; use one of llamacpp, vllm, sglang, command"),
     "program": (fake_wish("f", command=["no-such-program", "{port}"]), "program 'no-such-program' is not on this node"),
     "memory": (fake_wish("g", memory_bytes=1 << 60), "memory: 1152921504606846976 bytes are wished, this node has"),
     "source": (fake_wish("h", engine="llamacpp", source="https://x/y.gguf"), "'https://x/y.gguf' is not a local file"),

@@ -179,7 +179,7 @@ def test_a_command_is_filled_in(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_is_named() -> None:
-    with pytest.raises(RejectedError, match="engine 'x' is unknown to this agent; use one of llamacpp, command"):
+    with pytest.raises(RejectedError, match="engine 'x' is unknown to this agent; use one of llamacpp, vllm, sglang, command"):
         find_driver(make_drivers(), "x")
 
 

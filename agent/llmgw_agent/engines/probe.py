@@ -20,6 +20,11 @@ def probe_request(capability: str, model: str) -> tuple[str, dict[str, Any]] | N
         return "/v1/completions", {"model": model, "prompt": "Hi", "max_tokens": 1}
     if capability == "embeddings":
         return "/v1/embeddings", {"model": model, "input": "Hi"}
+    if capability == "responses":
+        return "/v1/responses", {"model": model, "input": "Hi", "max_output_tokens": 1, "store": False}
+    if capability == "messages":
+        messages = [{"role": "user", "content": "Hi"}]
+        return "/v1/messages", {"model": model, "messages": messages, "max_tokens": 1}
     return None
 
 
@@ -50,4 +55,7 @@ async def probe(client: EngineClient, model: str, capabilities: Sequence[str], *
 
 def _is_real(answer: Answer) -> bool:
     body = answer.json
-    return answer.status == 200 and isinstance(body, dict) and bool(body.get("choices") or body.get("data"))
+    if answer.status != 200 or not isinstance(body, dict):
+        return False
+    # One token may be no text yet, so a response or a message may rightly be empty.
+    return bool(body.get("choices") or body.get("data")) or body.get("object") == "response" or body.get("type") == "message"

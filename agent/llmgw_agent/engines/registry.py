@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from llmgw_agent.engines.base import Driver
 from llmgw_agent.engines.command import Command
+from llmgw_agent.engines.environment import EnvironmentEngine
 from llmgw_agent.engines.llamacpp import LlamaCpp
+from llmgw_agent.engines.sglang import Sglang
+from llmgw_agent.engines.vllm import Vllm
 from llmgw_agent.errors import RejectedError
+from llmgw_agent.install.environments import Environments
+from llmgw_agent.install.settings import EngineInstall
 from llmgw_proto.records import EngineInfo
 
 Drivers = Mapping[str, Driver]
 
 
-def make_drivers(llama_server: str | None = None) -> Drivers:
-    drivers: Iterable[Driver] = (LlamaCpp(llama_server), Command())
+def make_drivers(
+    llama_server: str | None = None,
+    environments: Environments | None = None,
+    install: Mapping[str, EngineInstall] | None = None,
+) -> Drivers:
+    """``environments``: where the agent installs engines; ``install``: what it may install, by engine."""
+    installed_ones = environments or Environments(Path("/nonexistent"))
+    settings = install or {}
+    drivers: Iterable[Driver] = (
+        LlamaCpp(llama_server),
+        Vllm(installed_ones, settings.get("vllm")),
+        Sglang(installed_ones, settings.get("sglang")),
+        Command(),
+    )
     return {driver.name: driver for driver in drivers}
 
 
@@ -27,6 +45,13 @@ def find_driver(drivers: Drivers, engine: str) -> Driver:
 
 
 def installed(drivers: Drivers) -> list[EngineInfo]:
-    """For the inventory. Runs programs to ask for their version: call it in a thread."""
-    found = ((driver.name, driver.locate()) for driver in drivers.values())
-    return [EngineInfo(name=name, version=located.version, detail=located.detail) for name, located in found if located]
+    """For the inventory: what is here, and what is installed when it is needed. Runs programs to ask for their version: call
+    it in a thread.
+    """
+    infos: list[EngineInfo] = []
+    for driver in drivers.values():
+        if isinstance(driver, EnvironmentEngine):
+            infos += driver.inventory()
+        elif (located := driver.locate()) is not None:
+            infos.append(EngineInfo(name=driver.name, version=located.version, detail=located.detail))
+    return infos

@@ -12,6 +12,7 @@ import aiohttp
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import Drivers
+from llmgw_agent.install.installer import Installer
 from llmgw_agent.process.identity import Owner
 from llmgw_agent.process.ports import Ports
 from llmgw_agent.publisher import Publisher
@@ -31,6 +32,7 @@ class Context:
     ports: Ports
     gpus: Gpus
     session: aiohttp.ClientSession
+    installer: Installer
     memory: Callable[[], Host]
     spread: Callable[[], float] = random.random
     checkpoint: Callable[[str], None] = lambda _: None

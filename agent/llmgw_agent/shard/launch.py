@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from llmgw_agent.engines.base import Checked, Driver, Launch, Located, Place
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import RejectedError
+from llmgw_agent.install.progress import Progress
+from llmgw_agent.install.recipes import RECIPES
 from llmgw_agent.logs.files import headline_of
 from llmgw_agent.process.identity import Marker
 from llmgw_agent.process.output import Output
@@ -31,16 +33,28 @@ class Prepared:
     checked: Checked
 
 
-async def locate(context: Context, wish: AssignmentRecord) -> tuple[Driver, Located]:
-    """Raises RejectedError if the engine is unknown or not installed here."""
+async def locate(context: Context, wish: AssignmentRecord, progress: Progress = lambda _: None) -> tuple[Driver, Located]:
+    """Installs the engine if it is one that the agent installs; ``progress`` hears how far that is.
+
+    Raises:
+        RejectedError: the engine is unknown, or not here and cannot be installed.
+        AttemptError: it cannot be installed now.
+    """
     driver = find_driver(context.drivers, wish.engine)
-    located = await asyncio.to_thread(driver.locate)
+    environment = await context.installer.provide(wish.engine, wish.version, progress)
+    located = environment.located if environment is not None else None
+    if located is None and wish.engine not in RECIPES:
+        located = await asyncio.to_thread(driver.locate)
     if located is None:
-        raise RejectedError(
-            f"engine {wish.engine} is not installed on node {context.node}; install it there (for llamacpp: a llama-server "
-            "on PATH, or the xllamacpp package beside the agent)"
-        )
+        raise RejectedError(f"engine {wish.engine} is not installed on node {context.node}; {_how_to_install(wish)}")
     return driver, located
+
+
+def _how_to_install(wish: AssignmentRecord) -> str:
+    if wish.engine in RECIPES:
+        version = f" ({wish.version} is wanted)" if wish.version else ""
+        return f"set engines.install.{wish.engine}.version in its agent's configuration, and the agent installs it{version}"
+    return "install it there (for llamacpp: a llama-server on PATH, or the xllamacpp package beside the agent)"
 
 
 async def check(context: Context, wish: AssignmentRecord, driver: Driver) -> Checked:

@@ -15,6 +15,7 @@ from typing import Any
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import AttemptError, PortTakenError, RejectedError, SurvivorsError
+from llmgw_agent.install.progress import Phase, Step
 from llmgw_agent.logs.files import FIRST_FAILURE, pin_first_failure, read_attempt
 from llmgw_agent.process.end import end_family
 from llmgw_agent.process.identity import Identity, is_running, peak_rss
@@ -36,6 +37,7 @@ from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState, Ti
 PORT_RETRIES = 5
 SURVIVOR_PAUSE = 5.0
 RSS_EVERY = 10.0
+INSTALL_TOLD_EVERY = 5.0
 PINNED_READ = 256 << 10
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ class Runner:
         self._ready_since: float | None = None
         self._rss_read_at = 0.0
         self._port_retries = 0
+        self._install_phase: Phase | None = None
+        self._install_told = 0.0
         self._nudge = asyncio.Event()
 
     # --- what the worker asks and says --------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ class Runner:
         context, wish = self._context, self.wish
         self._ledger.expect_attempt(None)
         self._machine.to(ShardState.INSTALLING)
-        driver, located = await locate(context, wish)
+        driver, located = await locate(context, wish, self._installing)
         self._machine.to(ShardState.FETCHING)
         checked = await check(context, wish, driver)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
@@ -169,6 +173,14 @@ class Runner:
         launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt)
         self._engine, _ = launcher.start(Prepared(driver, located, checked))
         self._ledger.publish()
+
+    def _installing(self, step: Step) -> None:
+        """Shows how far the installation is, not more often than anybody reads it."""
+        now = self._context.clock.monotonic()
+        if step.phase == self._install_phase and now - self._install_told < INSTALL_TOLD_EVERY:
+            return
+        self._install_phase, self._install_told = step.phase, now
+        self._machine.to(ShardState.INSTALLING, str(step))
 
     def _save_attempt(self, attempt: SavedAttempt, process: SavedProcess | None) -> None:
         self._ledger.change(attempt=attempt, process=process, endpoint=None, timings=Timings())

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from llmgw_proto.records.base import Record
 
-EngineName = Literal["llamacpp", "command"]
+EngineName = Literal["llamacpp", "vllm", "sglang", "command"]
 
 #: What an endpoint can be asked for, named after the API family.
 Capability = Literal[

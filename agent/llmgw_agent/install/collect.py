@@ -1,0 +1,60 @@
+"""Which environments may go, and removing them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from llmgw_agent.install.environments import Environment, Environments
+from llmgw_agent.install.locks import Lock
+
+#: An engine that is being started from one is not seen running yet.
+GRACE_SECONDS = 3600.0
+
+
+def superfluous(
+    all_of_engine: Sequence[Environment], needed: Collection[Path], running: Collection[Path], keep: int, now: float
+) -> list[Environment]:
+    """Pure: those that are neither needed, nor run, nor just used, but for the ``keep`` last used of them."""
+    idle = [
+        each
+        for each in all_of_engine
+        if each.path not in needed and each.path not in running and now - each.used_at >= GRACE_SECONDS
+    ]
+    return sorted(idle, key=lambda each: each.used_at, reverse=True)[keep:]
+
+
+def running_environments(root: Path) -> set[Path]:
+    """Environments below ``root`` that processes of this host run in, by the variable VIRTUAL_ENV that engines are given.
+
+    Whether their names on the command line still tell it does not matter: engines rename their processes.
+    """
+    found: set[Path] = set()
+    start = b"VIRTUAL_ENV=" + os.fsencode(root) + b"/"
+    for each in Path("/proc").iterdir():
+        if not each.name.isdigit():
+            continue
+        try:
+            variables = (each / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        found.update(Path(os.fsdecode(each.partition(b"=")[2])) for each in variables if each.startswith(start))
+    return found
+
+
+def remove(environments: Environments, engine: str, gone: Sequence[Environment]) -> None:
+    """Also what killed installations and removals left. Never raises: what cannot be removed is tried again next time."""
+    folder = environments.folder(engine)
+    with contextlib.suppress(OSError):
+        for environment in gone:
+            environment.path.rename(folder / f".trash-{environment.path.name}")
+        for each in list(folder.iterdir()):
+            if each.name.startswith(".trash-"):
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name.startswith(".building-"):
+                with Lock(folder / f".{each.name.removeprefix('.building-')}.lock") as lock:
+                    if lock.take():
+                        shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""The environments that are on disk: ``<root>/<engine>/<version>-<digest>/``, each with a note about itself.
+
+``current`` beside them is a link to the one that is used when no version is asked for. Folders whose names start with a dot
+are unfinished or on their way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llmgw_agent.engines.base import Located
+from llmgw_agent.install.recipes import RECIPES
+
+NOTE = "llmgw-installed.json"
+USED = ".llmgw-used"
+CURRENT = "current"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Written as the last thing into an environment that passed its smoke test."""
+
+    engine: str
+    version: str
+    found_version: str
+    """What the installed package says about itself."""
+    devices: str
+    installed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    path: Path
+    note: Note
+
+    @property
+    def python(self) -> Path:
+        return self.path / "bin" / "python"
+
+    @property
+    def located(self) -> Located:
+        argv = (str(self.python), *RECIPES[self.note.engine].arguments)
+        return Located(self.note.found_version, f"environment {self.path.name}, {self.note.devices}", argv)
+
+    def touch(self) -> None:
+        """Remembers that it was used now, so that it is not collected while an engine starts from it."""
+        with contextlib.suppress(OSError):
+            (self.path / USED).touch()
+
+    @property
+    def used_at(self) -> float:
+        """Unix time."""
+        try:
+            return (self.path / USED).stat().st_mtime
+        except OSError:
+            return self.note.installed_at
+
+
+class Environments:
+    """Reads small files only."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def folder(self, engine: str) -> Path:
+        return self.root / engine
+
+    def all(self, engine: str) -> list[Environment]:
+        """The newest first."""
+        try:
+            names = [each for each in self.folder(engine).iterdir() if not each.name.startswith(".") and each.name != CURRENT]
+        except OSError:
+            return []
+        found = [each for each in map(read, names) if each is not None and each.note.engine == engine]
+        return sorted(found, key=lambda each: each.note.installed_at, reverse=True)
+
+    def current(self, engine: str) -> Environment | None:
+        return read((self.folder(engine) / CURRENT).resolve())
+
+    def find(self, engine: str, version: str | None) -> Environment | None:
+        """The current one if it is of that version, else the newest of it. Without a version the current one."""
+        current = self.current(engine)
+        if version is None or (current is not None and current.note.version == version):
+            return current
+        return next((each for each in self.all(engine) if each.note.version == version), None)
+
+    def make_current(self, environment: Environment) -> None:
+        """In one step: there is always one or the other. Raises OSError."""
+        link = self.folder(environment.note.engine) / CURRENT
+        if link.is_symlink() and link.resolve() == environment.path.resolve():
+            return
+        fresh = link.with_name(f".{CURRENT}-{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(environment.path.name)
+        fresh.replace(link)
+
+
+def read(path: Path) -> Environment | None:
+    """None if there is no whole environment at ``path``."""
+    try:
+        note = Note(**json.loads((path / NOTE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    environment = Environment(path, note)
+    return environment if environment.python.exists() and note.engine in RECIPES else None
+
+
+def write_note(path: Path, note: Note) -> None:
+    """Raises OSError."""
+    with (path / NOTE).open("w") as file:
+        json.dump(asdict(note), file)
+        file.flush()
+        os.fsync(file.fileno())

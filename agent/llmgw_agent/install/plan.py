@@ -1,0 +1,129 @@
+"""What is to be installed, and under which name. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgw_agent.install.errors import InstallRefusedError
+from llmgw_agent.install.recipes import Recipe
+from llmgw_agent.install.settings import EngineInstall, valid_version
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One version of one engine, before its lock is read. ``requirements`` is empty when the lock is given."""
+
+    recipe: Recipe
+    version: str
+    lock: Path
+    """Given, or where the resolved one is kept."""
+    requirements: tuple[str, ...]
+    settings: EngineInstall
+    python: str
+
+    @property
+    def title(self) -> str:
+        return f"engine {self.recipe.engine} {self.version}"
+
+
+def want(recipe: Recipe, settings: EngineInstall, version: str | None, root: Path) -> Wanted:
+    """``version``: None for the configured one. ``root``: the folder of this engine.
+
+    Raises:
+        InstallRefusedError: the version cannot be had with this configuration.
+    """
+    wanted = version or settings.version
+    python = settings.python or sys.executable
+    try:
+        valid_version(wanted)
+    except ValueError as error:
+        raise InstallRefusedError(f"engine {recipe.engine}: version {error}") from error
+    if settings.lock is not None:
+        if wanted != settings.version:
+            raise InstallRefusedError(
+                f"engine {recipe.engine} {wanted} is wanted, and this node's lock {settings.lock} is for {settings.version}; "
+                f"give engines.install.{recipe.engine} a lock for {wanted}, or wish {settings.version}"
+            )
+        return Wanted(recipe, wanted, settings.lock, (), settings, python)
+    templates = settings.requirements or [f"{recipe.package}=={{version}}"]
+    if wanted != settings.version and not any("{version}" in each for each in templates):
+        raise InstallRefusedError(
+            f"engine {recipe.engine} {wanted} is wanted, and engines.install.{recipe.engine}.requirements name another one; "
+            "write {version} in them where the version belongs"
+        )
+    requirements = tuple(each.replace("{version}", wanted) for each in templates)
+    inputs = [requirements, settings.overrides, settings.find_links, settings.index, settings.extra_indexes, python]
+    kept = root / "locks" / f"{wanted}-{_digest(json.dumps(inputs).encode())}.txt"
+    return Wanted(recipe, wanted, kept, requirements, settings, python)
+
+
+def environment_name(wanted: Wanted, lock: bytes) -> str:
+    """Names the environment that this lock makes on this kind of machine: ``<version>-<digest>``."""
+    return f"{wanted.version}-{_digest(lock + f'{wanted.python} {platform.machine()}'.encode())}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+_PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*(?:==|@)", re.MULTILINE)
+
+
+def count_packages(lock: str) -> int:
+    return len(_PINNED.findall(lock))
+
+
+def check_lock(wanted: Wanted, lock: str) -> None:
+    """Raises InstallRefusedError if there is nothing in it, or a package without a hash."""
+    # A requirement goes on over lines that end in a backslash.
+    lines = [line.strip() for line in lock.replace("\\\n", " ").splitlines()]
+    entries = [line for line in lines if line and not line.startswith(("#", "-"))]
+    if not entries:
+        raise InstallRefusedError(f"{wanted.title}: lock {wanted.lock} names no package; make it again with {MAKE_LOCK}")
+    for entry in entries:
+        if "--hash=" not in entry:
+            raise InstallRefusedError(
+                f"{wanted.title}: lock {wanted.lock} has no hash for {entry.split(' ')[0]!r}; make it again with {MAKE_LOCK}"
+            )
+
+
+MAKE_LOCK = "`uv pip compile --generate-hashes`"
+
+
+def sources(settings: EngineInstall) -> list[str]:
+    """uv's arguments that say where packages come from."""
+    found = [argument for each in settings.find_links for argument in ("--find-links", each)]
+    if settings.offline:
+        return [*found, "--offline", "--no-index"]
+    found += [argument for each in settings.extra_indexes for argument in ("--index", each)]
+    return found + (["--default-index", settings.index] if settings.index else [])
+
+
+def compile_arguments(wanted: Wanted, requirements: Path, overrides: Path | None, output: Path) -> list[str]:
+    """For uv, to resolve the requirements into a lock."""
+    arguments = ["pip", "compile", str(requirements), "--generate-hashes", "--no-header", "--quiet"]
+    arguments += ["--python", wanted.python, "--output-file", str(output), *sources(wanted.settings)]
+    return arguments + (["--override", str(overrides)] if overrides is not None else [])
+
+
+def venv_arguments(wanted: Wanted, folder: Path) -> list[str]:
+    # It is built under another name than it is used by.
+    return ["venv", "--relocatable", "--no-project", "--python", wanted.python, str(folder)]
+
+
+def install_arguments(wanted: Wanted, lock: Path, python: Path) -> list[str]:
+    # The lock is the whole closure; asking packages for what they want again would undo its overrides.
+    arguments = ["pip", "install", "--python", str(python), "--no-deps", "--require-hashes", "-r", str(lock)]
+    return arguments + sources(wanted.settings)
+
+
+def masked(arguments: Sequence[str]) -> list[str]:
+    """Without the passwords in addresses, for logs."""
+    return [re.sub(r"(://[^/@\s:]+):[^/@\s]+@", r"\1:***@", each) for each in arguments]
