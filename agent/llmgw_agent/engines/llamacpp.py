@@ -90,7 +90,8 @@ class LlamaCpp:
         if importlib.util.find_spec("xllamacpp") is None:
             return None
         version = importlib.metadata.version("xllamacpp")
-        return Located(version, f"package xllamacpp of {sys.executable}", (sys.executable, "-m", _LAUNCHER))
+        # -P: never a module from the folder that the agent happens to run in.
+        return Located(version, f"package xllamacpp of {sys.executable}", (sys.executable, "-P", "-m", _LAUNCHER))
 
     def check(self, wish: AssignmentRecord, host: Host) -> Checked:
         problem = check_args(self.name, wish.args) or check_env(wish.env)
