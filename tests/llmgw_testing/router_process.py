@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -71,21 +70,16 @@ class RouterProcess:
     def start(self, *, ready: bool = True) -> Self:
         """Starts it and waits for the start line and, if `ready`, for `/health` to be 200."""
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        limit = self._open_files
-
-        def before_exec() -> None:
-            if limit is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
+        # A limit set between fork and exec would need Python code there, which gRPC's threads in this process do not survive.
+        limit = [] if self._open_files is None else ["prlimit", f"--nofile={self._open_files}:{self._open_files}"]
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                self.argv,
+                [*limit, *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=before_exec,
             )
         end = time.monotonic() + START_SECONDS
         while self.port == 0:
