@@ -14,6 +14,7 @@ import pytest
 
 from llmgw_agent.engines.base import Driver, Located
 from llmgw_agent.process.ports import is_free
+from llmgw_agent.install.progress import Progress
 from llmgw_agent.shard import launch, runner, supervisor
 from llmgw_agent.shard.context import Context
 from llmgw_base.config import ConfigError
@@ -159,7 +160,10 @@ REJECTED: dict[str, tuple[AssignmentRecord, str]] = {
         fake_wish("d", engine="llamacpp", source="/x", args=["--port", "1"]),
         "--port is reserved for engine llamacpp",
     ),
-    "engine": (fake_wish("e", engine="warp"), "engine 'warp' is unknown to this agent; use one of llamacpp, vllm, sglang, command"),
+    "engine": (
+        fake_wish("e", engine="warp"),
+        "engine 'warp' is unknown to this agent; use one of llamacpp, vllm, sglang, command",
+    ),
     "program": (fake_wish("f", command=["no-such-program", "{port}"]), "program 'no-such-program' is not on this node"),
     "memory": (fake_wish("g", memory_bytes=1 << 60), "memory: 1152921504606846976 bytes are wished, this node has"),
     "source": (fake_wish("h", engine="llamacpp", source="https://x/y.gguf"), "'https://x/y.gguf' is not a local file"),
@@ -414,10 +418,10 @@ def test_a_fault_in_one_worker_is_logged_and_costs_no_other_shard(
     faults = ["made up"]
     real = launch.locate
 
-    async def faulty(context: Context, wish: AssignmentRecord) -> tuple[Driver, Located]:
+    async def faulty(context: Context, wish: AssignmentRecord, progress: Progress) -> tuple[Driver, Located]:
         if wish.model == "bad" and faults:
             raise KeyError(faults.pop())
-        return await real(context, wish)
+        return await real(context, wish, progress)
 
     async def body() -> None:
         async with AgentHarness(tmp_path) as agent:

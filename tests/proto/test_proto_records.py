@@ -50,7 +50,7 @@ def test_what_is_no_record_is_named(value: bytes) -> None:
     [
         ({"replica": {"min": 1}}, "Extra inputs"),
         ({"profiles": [{"engine": "llamacpp", "gpu": 1}]}, "Extra inputs"),
-        ({"profiles": [{"engine": "vlm"}]}, "'llamacpp' or 'command'"),
+        ({"profiles": [{"engine": "vlm"}]}, "'llamacpp', 'vllm', 'sglang' or 'command'"),
         ({"profiles": []}, "at least 1"),
         ({"profiles": [{"engine": "command"}]}, "needs command"),
         ({"profiles": [{"engine": "llamacpp", "command": ["x"]}]}, "only for engine 'command'"),
