@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from llmgw_agent.engines.base import Driver, Located
-from llmgw_agent.process.ports import is_free
 from llmgw_agent.install.progress import Progress
+from llmgw_agent.process.ports import is_free
 from llmgw_agent.shard import launch, runner, supervisor
 from llmgw_agent.shard.context import Context
 from llmgw_base.config import ConfigError
