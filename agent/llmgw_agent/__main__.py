@@ -38,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(config: AgentConfig) -> int:
     # Imported late, so that --version and --check-config answer at once.
     from llmgw_agent.app import App
-    from llmgw_agent.outside import DeviceLook, connect
+    from llmgw_agent.outside import connect
     from llmgw_base.log import setup
 
     setup(config.log, PROGRAM)
-    app = App(config, connect=connect, devices=DeviceLook())
+    app = App(config, connect=connect)
     return lifecycle.main(PROGRAM, app.run)
 
 

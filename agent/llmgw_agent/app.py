@@ -15,12 +15,17 @@ from llmgw_agent import __version__
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import make_drivers
-from llmgw_agent.host.inventory import Devices, memory_for_engines
+from llmgw_agent.hardware.metrics import HardwareMetrics
+from llmgw_agent.hardware.watch import HardwareWatch
+from llmgw_agent.host.inventory import memory_for_engines
 from llmgw_agent.host.memory import read_memory
 from llmgw_agent.install.environments import Environments
 from llmgw_agent.install.installer import Installer
+from llmgw_agent.live import LiveHardware, live_hardware, shards_here
 from llmgw_agent.lock import NameLock, StateLock
 from llmgw_agent.membership import find_cluster, objection_now, wait_for_name
+from llmgw_agent.metrics import AgentMetrics
+from llmgw_agent.metrics_server import serve_metrics
 from llmgw_agent.node import NodePublisher
 from llmgw_agent.process.identity import boot_id
 from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
@@ -36,7 +41,8 @@ from llmgw_agent.wishes import follow
 from llmgw_base.clock import Clock, SystemClock
 from llmgw_base.etcd.api import Store
 from llmgw_base.lifecycle import Stop
-from llmgw_base.net import Listen, is_loopback
+from llmgw_base.metrics import new_registry
+from llmgw_base.net import Listen, is_loopback, parse_listen
 from llmgw_base.notify import Notifier
 from llmgw_base.secrets import agent_token
 from llmgw_proto import keyspace
@@ -47,24 +53,25 @@ STOP_DRAIN_SECONDS = 3.0
 logger = logging.getLogger(__name__)
 
 Connect = Callable[[AgentConfig, Clock], Awaitable[Store]]
-LookAtDevices = Callable[[], Awaitable[Devices]]
+MakeWatch = Callable[..., HardwareWatch]
 
 
 class App:
-    """One agent. Tests replace ``connect``, ``devices`` and ``checkpoint``."""
+    """One agent. Tests replace ``connect``, ``watch`` and ``checkpoint``."""
 
     def __init__(
         self,
         config: AgentConfig,
         *,
         connect: Connect,
-        devices: LookAtDevices,
+        watch: MakeWatch = HardwareWatch,
         clock: Clock | None = None,
         checkpoint: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._clock = clock or SystemClock()
-        self._connect, self._devices, self._checkpoint = connect, devices, checkpoint
+        self._connect, self._watch, self._checkpoint = connect, watch, checkpoint
+        self._registry = new_registry("llmgw-agent", __version__)
         self._token: str | None = None
 
     async def run(self, stop: Stop, notifier: Notifier) -> None:
@@ -82,16 +89,21 @@ class App:
             session = await stack.enter_async_context(_session())
             context = self._context(store, session)
             stack.push_async_callback(context.installer.close)
+            AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
+            hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
             service = AgentService(lambda: self._token, lambda shard: log_folder(config.state_dir, shard), self._clock)
             server, listen = await start_server(config, service)
             stack.push_async_callback(server.stop, 1.0)
             logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
-            await self._serve(context, store, self._advertised(listen), stop, notifier)
+            await self._serve(context, store, hardware, self._advertised(listen), stop, notifier)
 
-    async def _serve(self, context: Context, store: Store, grpc_address: str, stop: Stop, notifier: Notifier) -> None:
+    async def _serve(
+        self, context: Context, store: Store, hardware: LiveHardware, grpc_address: str, stop: Stop, notifier: Notifier
+    ) -> None:
         found = await asyncio.to_thread(look, context.state, context.owner)
         supervisor = Supervisor(context, found)
-        tasks = asyncio.create_task(self._work(context, store, supervisor, grpc_address, notifier), name="work")
+        tasks = asyncio.create_task(self._work(context, store, supervisor, hardware, grpc_address, notifier), name="work")
+        metrics = asyncio.create_task(self._metrics(), name="metrics")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         notifier.ready()
         try:
@@ -102,10 +114,27 @@ class App:
                 )
         finally:
             stopped.cancel()
+            metrics.cancel()
             await self._end(context, supervisor, tasks)
+            await asyncio.gather(metrics, return_exceptions=True)
+
+    async def _metrics(self) -> None:
+        listen = self._config.metrics.listen
+        if listen is None:
+            return
+        try:
+            await serve_metrics(parse_listen(listen, key="metrics.listen"), self._config.tls, self._registry, self._clock)
+        except Exception:
+            logger.exception("fault in the metrics server; there are no metrics until the agent is started again")
 
     async def _work(
-        self, context: Context, store: Store, supervisor: Supervisor, grpc_address: str, notifier: Notifier
+        self,
+        context: Context,
+        store: Store,
+        supervisor: Supervisor,
+        hardware: LiveHardware,
+        grpc_address: str,
+        notifier: Notifier,
     ) -> None:
         """Everything that goes on for ever, once the store is the right one."""
         cluster = await find_cluster(context, store, notifier.status)
@@ -119,12 +148,13 @@ class App:
             await wait_for_name(context, store, notifier.status)
             # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
             await supervisor.recovered()
-            node = NodePublisher(context, grpc_address, self._devices)
+            node = NodePublisher(context, grpc_address, hardware)
             notifier.status(f"node {context.node} in cluster {cluster.name}")
             async with asyncio.TaskGroup() as group:
                 group.create_task(context.publisher.run(), name="publisher")
                 group.create_task(follow(store, context.node, supervisor), name="wishes")
                 group.create_task(node.keep_status(), name="status")
+                group.create_task(hardware.run(), name="hardware")
                 group.create_task(node.introduce(), name="inventory")
                 group.create_task(context.installer.clean(), name="old engines")
 

@@ -85,6 +85,12 @@ class LogsSection(Section):
     keep_removed: int = Field(default=20, ge=0, description="removed shards whose logs are kept")
 
 
+class MetricsSection(Section):
+    listen: str | None = Field(
+        default="127.0.0.1:9310", description="where Prometheus reads /metrics; null: nowhere; port 0 takes any free one"
+    )
+
+
 class AgentConfig(Section):
     node: NodeSection = Field(default_factory=NodeSection)
     state_dir: Path = Path("/var/lib/llmgw/agent")
@@ -96,6 +102,7 @@ class AgentConfig(Section):
     engines: EnginesSection = Field(default_factory=EnginesSection)
     restart: RestartSection = RestartSection()
     logs: LogsSection = LogsSection()
+    metrics: MetricsSection = MetricsSection()
     log: LogSection = LogSection()
 
     @model_validator(mode="after")
@@ -103,6 +110,10 @@ class AgentConfig(Section):
         listen = parse_listen(self.listen)
         require_safe(listen, tls=self.tls is not None, insecure=self.insecure)
         require_safe(parse_listen(f"{_bracket(self.engine_host)}:0"), tls=False, insecure=self.insecure, key="engines.listen")
+        if self.metrics.listen is not None:
+            key = "metrics.listen"
+            metrics = parse_listen(self.metrics.listen, key=key)
+            require_safe(metrics, tls=self.tls is not None, insecure=self.insecure, key=key)
         return self
 
     @property

@@ -5,35 +5,54 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
 
 from llmgw_agent import __version__
-from llmgw_agent.host.inventory import Devices, read_inventory
+from llmgw_agent.host.inventory import read_inventory
 from llmgw_agent.host.status import EVERY_SECONDS, read_status, worth_telling
+from llmgw_agent.live import LiveHardware
 from llmgw_agent.shard.context import Context
 from llmgw_proto import keyspace
-from llmgw_proto.records import AliveRecord, NodeStatusRecord
+from llmgw_proto.records import AliveRecord, InventoryRecord, NodeStatusRecord
 
 INVENTORY_EVERY = 60.0
+#: Between two publications, so that hardware that flickers does not flood etcd.
+LEAST_PAUSE = 0.5
 logger = logging.getLogger(__name__)
 
 
 class NodePublisher:
-    """``devices`` looks at the GPUs; it takes seconds at worst and does not raise."""
-
-    def __init__(self, context: Context, grpc_address: str, devices: Callable[[], Awaitable[Devices]]) -> None:
-        self._context, self._grpc_address, self._devices = context, grpc_address, devices
+    def __init__(self, context: Context, grpc_address: str, hardware: LiveHardware) -> None:
+        self._context, self._grpc_address, self._hardware = context, grpc_address, hardware
         self._started_at = context.clock.wall()
+        self._inventory: InventoryRecord | None = None
 
     async def introduce(self) -> None:
-        """Tells what the node is, then that it is alive, then for ever what has changed: an engine that is installed later,
-        or a GPU that is lost, shows within a minute.
+        """Tells what the node is, then that it is alive, then for ever what has changed: a quarantine at once, an engine that
+        is installed later within a minute.
         """
-        await self._publish_inventory()
+        await self._hardware.first()
+        await self._publish_inventory(whole=True)
         self._publish_alive()
+        clock = self._context.clock
+        due = clock.monotonic() + INVENTORY_EVERY
         while True:
-            await self._context.clock.sleep(INVENTORY_EVERY)
-            await self._publish_inventory()
+            await clock.sleep(LEAST_PAUSE)
+            changed = await self._changed(due - clock.monotonic())
+            await self._publish_inventory(whole=not changed)
+            if not changed:
+                due = clock.monotonic() + INVENTORY_EVERY
+
+    async def _changed(self, limit: float) -> bool:
+        """Waits until the hardware has changed, at most so many seconds; whether it has."""
+        changed = asyncio.create_task(self._hardware.changed.wait())
+        waits = {changed, asyncio.create_task(self._context.clock.sleep(max(0.0, limit)))}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return changed.done()
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def keep_status(self) -> None:
         """For ever."""
@@ -55,7 +74,14 @@ class NodePublisher:
         )
         self._context.publisher.put(keyspace.alive(node), record.encode(), leased=True)
 
-    async def _publish_inventory(self) -> None:
+    async def _publish_inventory(self, *, whole: bool) -> None:
+        """Not ``whole``: only the hardware is new, and nobody waits for engines to tell their versions."""
         context = self._context
-        record = await asyncio.to_thread(read_inventory, context.config, context.drivers, await self._devices())
-        context.publisher.put(keyspace.inventory(context.node), record.encode())
+        self._hardware.changed.clear()
+        devices = self._hardware.devices
+        if whole or self._inventory is None:
+            self._inventory = await asyncio.to_thread(read_inventory, context.config, context.drivers, devices)
+        else:
+            facts = {"gpus": devices.gpus, "topology": devices.topology, "problems": devices.problems}
+            self._inventory = self._inventory.model_copy(update=facts)
+        context.publisher.put(keyspace.inventory(context.node), self._inventory.encode())

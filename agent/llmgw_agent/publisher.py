@@ -74,6 +74,20 @@ class Publisher:
                 self._last_words[key] = last_words
             self._touch(key)
 
+    def values(self, prefix: str) -> list[bytes]:
+        """What the keys below a prefix are wished to hold now."""
+        return [wanted.value for key, wanted in self._wanted.items() if key.startswith(prefix)]
+
+    @property
+    def connected(self) -> bool:
+        """Whether this agent is registered: it has a lease that lives."""
+        return self._lease is not None and not self._lease.lost
+
+    @property
+    def pending(self) -> int:
+        """How many keys etcd does not hold yet as wished."""
+        return len(self._dirty)
+
     def allow_sweep(self) -> None:
         """From now on, keys under the prefixes that nobody wants are deleted. Call it once all engines are accounted for."""
         self._may_sweep = True

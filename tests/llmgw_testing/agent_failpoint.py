@@ -12,7 +12,7 @@ from pathlib import Path
 
 from llmgw_agent.app import App
 from llmgw_agent.config import AgentConfig
-from llmgw_agent.outside import DeviceLook, connect
+from llmgw_agent.outside import connect
 from llmgw_base import lifecycle
 from llmgw_base.config import load
 from llmgw_base.log import setup
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
 
     setup(config.log, "llmgw-agent")
-    return lifecycle.main("llmgw-agent", App(config, connect=connect, devices=DeviceLook(), checkpoint=checkpoint).run)
+    return lifecycle.main("llmgw-agent", App(config, connect=connect, checkpoint=checkpoint).run)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ from typing import Any, Self
 
 from llmgw_agent.app import App
 from llmgw_agent.config import AgentConfig
-from llmgw_agent.host.inventory import Devices
 from llmgw_agent.process.end import send_signal
 from llmgw_agent.process.scan import Marked, find_marked
 from llmgw_base.clock import Clock
@@ -37,6 +36,7 @@ from llmgw_proto import keyspace
 from llmgw_proto.records import AssignmentRecord, ClusterRecord, EndpointRecord, ShardRecord
 from llmgw_testing.memserver import MemoryServer
 from llmgw_testing.memstore import MemoryStore
+from llmgw_testing.quiet_watch import QuietWatch
 from llmgw_testing.wait import eventually
 
 TESTS = Path(__file__).parents[1]
@@ -71,6 +71,7 @@ class AgentHarness:
             "state_dir": str(root / "agent"),
             "listen": "127.0.0.1:0",
             "lease_ttl": 2,
+            "metrics": {"listen": None},
             "engines": {"stop_seconds": 3, "hang_seconds": 2, "on_stop": "keep"},
             "restart": {"first_delay": 0.2, "longest_delay": 0.5},
         }
@@ -95,10 +96,7 @@ class AgentHarness:
         async def connect(config: AgentConfig, clock: Clock) -> Store:
             return life
 
-        async def devices() -> Devices:
-            return Devices()
-
-        app = App(self.config, connect=connect, devices=devices, checkpoint=lambda step: self.checkpoint(step))
+        app = App(self.config, connect=connect, watch=QuietWatch, checkpoint=lambda step: self.checkpoint(step))
         self._task = asyncio.create_task(app.run(self._stop, Notifier({})), name="agent")
 
     @property
