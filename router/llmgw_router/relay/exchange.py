@@ -24,10 +24,10 @@ from llmgw_router.api import multipart, peek
 from llmgw_router.api.routes import Route
 from llmgw_router.engine.connection import EngineConnection
 from llmgw_router.errors import ApiError, BrokenError, ConnectError, EngineError, SilentError, StalledError
-from llmgw_router.http.headers import STATUS_LINES
 from llmgw_router.http.render import LAST_CHUNK, chunk
 from llmgw_router.policies.base import NO_HINTS, Hints
 from llmgw_router.relay import events
+from llmgw_router.relay.answer import JsonCopy, render_head
 from llmgw_router.relay.core import Core
 from llmgw_router.relay.lookup import find_group, no_replica
 from llmgw_router.relay.usage import Usage
@@ -41,9 +41,7 @@ RETRY_STATUS = frozenset({502, 503, 529})
 _SEPARATE_WRITE = 65_536
 _PROMPT_LIMIT = 262_144
 """What a policy gets to see of a prompt: enough for any prefix worth sharing, little enough to hash in no time."""
-_COPY_LIMIT = 1_048_576
 _HOLD_SECONDS = 1.0
-_NO_BODY = frozenset({204, 304})
 
 
 class Exchange:
@@ -75,8 +73,7 @@ class Exchange:
     _first_byte: float | None = None
     _stream: events.EventStream | None = None
     _gaps: Series | None = None
-    _copy: list[bytes] | None = None
-    _copied = 0
+    _copy: JsonCopy | None = None
     _bytes_out = 0
 
     def __init__(
@@ -329,7 +326,7 @@ class Exchange:
                     return
                 self._verdict = 502
         elif self._copy is not None and data:
-            self._keep_copy(data)
+            self._copy.add(data)
             self._last_data = now
         else:
             self._last_data = now
@@ -368,7 +365,7 @@ class Exchange:
             self._gaps = self._core.metrics.between_tokens.of((self._name(),))
             return True
         if content_type.startswith(b"application/json"):
-            self._copy = []
+            self._copy = JsonCopy()
         if status < 500:
             self._core.succeeded(connection.replica)
         return True
@@ -400,7 +397,8 @@ class Exchange:
             self._first_byte = now - client.began
             if self._stream is not None:
                 self._core.metrics.first_token.of((self._name(),)).observe(self._first_byte)
-            head = self._render_head(connection, chunked, len(data) if complete else None)
+            whole = len(data) if complete else None
+            head = render_head(connection, client, stream=self._stream is not None, chunked=chunked, whole=whole)
             if chunked and complete and self._stream is None:
                 chunked = False
         else:
@@ -417,46 +415,9 @@ class Exchange:
         if out:
             client.write(out)
 
-    def _render_head(self, connection: EngineConnection, chunked: bool, whole: int | None) -> bytes:
-        """The head of the answer. ``whole`` is the length of the body, when it is there completely."""
-        client = self._client
-        parts = [STATUS_LINES[self._status], *connection.head]
-        if self._status in _NO_BODY:
-            pass
-        elif self._stream is not None:
-            if chunked:
-                parts.append(b"Transfer-Encoding: chunked\r\n")
-        elif connection.length is not None:
-            parts.append(b"Content-Length: %d\r\n" % connection.length)
-        elif whole is not None:
-            parts.append(b"Content-Length: %d\r\n" % whole)
-        elif chunked:
-            parts.append(b"Transfer-Encoding: chunked\r\n")
-        if not client.head.http11 and (self._stream is not None or (connection.length is None and whole is None)):
-            # HTTP/1.0 knows no chunks; such an answer ends with the connection.
-            client.keep_alive = False
-        parts.append(client.own_lines())
-        parts.append(b"\r\n")
-        return b"".join(parts)
-
-    def _keep_copy(self, data: bytes) -> None:
-        """Keeps the JSON answer for reading its usage; of a very long one only both ends."""
-        copy = self._copy
-        assert copy is not None
-        copy.append(data)
-        self._copied += len(data)
-        while self._copied > _COPY_LIMIT and len(copy) > 2:
-            self._copied -= len(copy.pop(1))
-
     def _finish(self, connection: EngineConnection, now: float) -> None:
-        copy = self._copy
-        if copy:
-            document = copy[0] if len(copy) == 1 else b"".join(copy)
-            if b'"usage"' in document:
-                if self._bytes_out == len(document):
-                    self._usage.read(document)
-                else:
-                    self._usage.scan(document)
+        if self._copy is not None:
+            self._copy.read_into(self._usage)
         self._connection = None
         connection.release(now)
         client = self._client
