@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llmgw_ctl.commands import model, node, replica, status, up, version
+from llmgw_ctl.commands import gpu, model, node, replica, status, up, version
 from llmgw_ctl.options import Output, Server, TokenFile
 
 
@@ -25,6 +25,8 @@ def build() -> typer.Typer:
     app.command("up")(up.up)
     app.command("status")(status.status)
     app.add_typer(node.app, name="node")
+    app.add_typer(gpu.app, name="gpu")
+    app.command("nvlink")(gpu.nvlink)
     app.add_typer(model.build(), name="model")
     app.add_typer(replica.app, name="replica")
     app.command("version")(version.version)

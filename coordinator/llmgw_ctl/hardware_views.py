@@ -58,7 +58,7 @@ def gpus_grid(nodes: Sequence[Json], used_by: Mapping[str, str] | None = None) -
     rows: list[tuple[str, ...]] = []
     for node in sorted(nodes, key=lambda each: str(each.get("name", ""))):
         topology = topology_of(node)
-        quarantine = {str(gpu.get("uuid")): gpu.get("quarantine") for gpu in (node.get("inventory") or {}).get("gpus", [])}
+        quarantine = _quarantines(node)
         island_of = _islands(topology)
         for gpu in topology.get("gpus", []):
             key = hardware_view.gpu_key(gpu)
@@ -110,6 +110,31 @@ def _islands(topology: Json) -> dict[str, str]:
     }
 
 
+def gpus_data(nodes: Sequence[Json], used_by: Mapping[str, str]) -> list[dict[str, Any]]:
+    """All GPUs as their agents publish them, each with ``node``, ``alive``, ``quarantine`` and ``replicas``."""
+    found = []
+    for node in sorted(nodes, key=lambda each: str(each.get("name", ""))):
+        quarantine = _quarantines(node)
+        for gpu in topology_of(node).get("gpus", []):
+            key = hardware_view.gpu_key(gpu)
+            replicas = sorted({used_by[uuid] for uuid, _, _ in _parts(gpu) if uuid in used_by})
+            found.append(
+                {
+                    "node": node.get("name"),
+                    "alive": bool(node.get("alive")),
+                    **gpu,
+                    "quarantine": quarantine.get(key) or gpu.get("quarantine"),
+                    "replicas": replicas,
+                }
+            )
+    return found
+
+
+def _quarantines(node: Json) -> dict[str, str]:
+    facts = (node.get("inventory") or {}).get("gpus", [])
+    return {str(gpu["uuid"]): str(gpu["quarantine"]) for gpu in facts if gpu.get("uuid") and gpu.get("quarantine")}
+
+
 # --- nvlink ---
 
 
@@ -145,6 +170,26 @@ def nvlink(nodes: Sequence[Json]) -> RenderableType:
     return Group(*parts, made)
 
 
+_NVLINK_FIELDS = ("islands", "tp_groups", "gpu_links")
+
+
+def nvlink_data(nodes: Sequence[Json]) -> list[dict[str, Any]]:
+    """Per node with NVLink: its islands, groups for tensor parallelism, the GPU matrix and what is wrong with it."""
+    found = []
+    for node in sorted(nodes, key=lambda each: str(each.get("name", ""))):
+        topology = topology_of(node)
+        gpus = [gpu for gpu in topology.get("gpus", []) if gpu.get("nvlink")]
+        if gpus:
+            wrong = [each for each in topology.get("problems", []) if _about_nvlink(each)]
+            fields = {name: topology.get(name, []) for name in _NVLINK_FIELDS}
+            found.append({"node": node.get("name"), "gpus": gpus, **fields, "problems": wrong})
+    return found
+
+
+def _about_nvlink(problem: Json) -> bool:
+    return str(problem.get("code", "")).startswith(("nvlink", "fabric"))
+
+
 def _counts(values: Iterable[str]) -> str:
     """``18/18`` when all are alike, else ``18/18 x7, 17/18``."""
     counted = Counter(values)
@@ -154,12 +199,7 @@ def _counts(values: Iterable[str]) -> str:
 
 
 def _nvlink_problems(nodes: Sequence[Json]) -> RenderableType | None:
-    found = [
-        (node, each)
-        for node in nodes
-        for each in topology_of(node).get("problems", [])
-        if str(each.get("code", "")).startswith(("nvlink", "fabric"))
-    ]
+    found = [(node, each) for node in nodes for each in topology_of(node).get("problems", []) if _about_nvlink(each)]
     if not found:
         return None
     made = table("NODE", "PROBLEM", "AT", "WHAT")

@@ -13,9 +13,12 @@ from llmgw_ctl.errors import CtlError
 from llmgw_ctl.printable import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from llmgw_ctl.grid import Grid
+
+#: Columns of what is drawn when stdout is not a terminal.
+PIPE_WIDTH = 220
 
 
 class Terminal:
@@ -59,6 +62,10 @@ class Terminal:
                 self.out.print(grid.rich())
                 return
         sys.stdout.write(grid.plain())
+
+    def show(self, part: RenderableType) -> None:
+        """Anything that rich draws, on stdout; in a pipe it has room, so that hardly a line is broken."""
+        self.out.print(part, width=None if self.out.is_terminal else PIPE_WIDTH)
 
     def error(self, error: CtlError) -> None:
         self._marked("error:", "bold red", error.message)

@@ -24,7 +24,7 @@ def list_nodes(ctx: typer.Context, output: Output = None, server: Server = None,
 def show_node(
     ctx: typer.Context, name: NodeName, output: Output = None, server: Server = None, token_file: TokenFile = None
 ) -> None:
-    """Show one node: hardware, engines, disks, problems and its replicas."""
+    """Show one node: engines, disks, problems, GPUs with NVLink, adapters and networks, and its replicas."""
     from llmgw_ctl.client import AdminClient
     from llmgw_ctl.session import Session
 
@@ -33,6 +33,7 @@ def show_node(
         session.data(session.call(lambda client: client.node(name)))
         return
     from llmgw_ctl.api import NodeView, ReplicaView
+    from llmgw_ctl.hardware_views import node_hardware, topology_of
     from llmgw_ctl.views.facts import print_facts
     from llmgw_ctl.views.nodes import node_facts
     from llmgw_ctl.views.replicas import replicas_grid
@@ -44,5 +45,8 @@ def show_node(
     now = session.clock.wall()
     print_facts(session.terminal, node_facts(node, now))
     session.terminal.line()
+    if topology_of(node):
+        session.terminal.show(node_hardware(node))
+        session.terminal.line()
     here = [each for each in replicas if each.get("node") == name]
     session.terminal.grid(replicas_grid(here, now, empty="No replicas on this node.").without("NODE"))

@@ -1,0 +1,102 @@
+"""``gpu``, ``nvlink`` and ``node show`` against a fake coordinator whose nodes are detected on the fake NVML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from llmgw_ctl.app import build
+from llmgw_ctl.errors import CtlError
+from llmgw_testing import hardware_look
+from llmgw_testing import nvml_profiles as machine
+from llmgw_testing.fake_admin import TOKEN, FakeAdmin, node_view
+from llmgw_testing.nvml_fake import FakeNvml
+from llmgw_testing.sysfs_trees import SysfsTree
+
+
+class Ctl:
+    def __init__(self, admin: FakeAdmin, home: Path) -> None:
+        self.admin, self.home = admin, home
+        self._app = build()
+
+    def __call__(self, *args: str, expect: int = 0) -> str:
+        """Returns stdout; where a failure is expected, its message and remedy."""
+        env = {"LLMGW_SERVER": self.admin.url, "LLMGW_TOKEN": TOKEN, "HOME": str(self.home), "XDG_CONFIG_HOME": None}
+        result = CliRunner().invoke(self._app, args, env=env, prog_name="llmgwctl")
+        if isinstance(result.exception, CtlError):
+            assert result.exception.exit_code == expect, str(result.exception)
+            return f"{result.exception.message}\n{result.exception.remedy}"
+        assert result.exit_code == expect, f"{result.output}\n{result.exception!r}"
+        return result.stdout
+
+
+def node(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, profile: str) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    tree = SysfsTree(folder / "sys")
+    tree.hca("mlx5_0", "pci0000:15/0000:15:01.0/0000:1a:00.0")
+    FakeNvml(monkeypatch, folder, profile)
+    found = hardware_look.look(tree.root)
+    view = node_view(name)
+    view["inventory"]["topology"] = json.loads(json.dumps(found.topology()))
+    view["inventory"]["gpus"] = [gpu.model_dump() for gpu in found.gpu_facts()]
+    return view
+
+
+@pytest.fixture
+def ctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ctl]:
+    with FakeAdmin() as admin:
+        admin.nodes = [
+            node(monkeypatch, tmp_path / "n1", "n1", machine.dgx_h100() + "gpu3.remapped = 0,1,1,0\n"),
+            node(monkeypatch, tmp_path / "n2", "n2", machine.l40s(2)),
+            node_view("n3"),
+        ]
+        admin.add("m", gpus=[machine.uuid(1)])
+        yield Ctl(admin, tmp_path)
+
+
+def test_gpus_are_listed_with_state_and_reason(ctl: Ctl) -> None:
+    lines = ctl("gpu", "list").splitlines()
+    assert lines[0].split()[:4] == ["NODE", "GPU", "CLASS", "MEMORY"]
+    assert [line.split()[0] for line in lines[1:]] == ["n1"] * 8 + ["n2"] * 2
+    (bad,) = [line for line in lines if "quarantined" in line]
+    assert machine.uuid(3) in bad
+    assert "row-remap-pending" in lost or "remap" in bad
+    assert sum("L40S" in line for line in lines) == 2
+
+
+def test_gpus_as_data(ctl: Ctl) -> None:
+    gpus = json.loads(ctl("gpu", "list", "-o", "json"))
+    assert yaml.safe_load(ctl("gpu", "list", "-o", "yaml")) == gpus
+    assert len(gpus) == 10
+    assert [gpu["uuid"] for gpu in gpus if gpu["quarantine"]] == [machine.uuid(3)]
+    assert {gpu["node"] for gpu in gpus} == {"n1", "n2"}
+    assert all(gpu["alive"] for gpu in gpus)
+
+
+def test_nvlink_of_the_fleet(ctl: Ctl) -> None:
+    out = ctl("nvlink")
+    assert "n1" in out
+    assert "n2" not in out
+    (found,) = json.loads(ctl("nvlink", "-o", "json"))
+    assert found["node"] == "n1"
+    assert [len(island["uuids"]) for island in found["islands"]] == [8]
+
+
+def test_without_gpus_it_says_so(ctl: Ctl) -> None:
+    ctl.admin.nodes = [node_view("n3")]
+    assert ctl("gpu", "list", "-o", "json").strip() == "[]"
+    assert "No GPUs with NVLink" in ctl("nvlink")
+
+
+def test_a_node_is_shown_with_its_hardware(ctl: Ctl) -> None:
+    out = ctl("node", "show", "n1")
+    assert "row-remap-pending" in out
+    assert "NV18" in out
+    assert "mlx5_0" in out
+    assert "NV18" not in ctl("node", "show", "n3")
