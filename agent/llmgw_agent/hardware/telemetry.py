@@ -70,6 +70,7 @@ class Telemetry:
         self._observer = Observer()
         self._helper: Helper | None = None
         self._skip: dict[int, str | None] = {}
+        self._uuids: dict[int, str] = {}
         self._trouble: str | None = None
         self._probe: asyncio.Task[None] | None = None
         self._next_probe = 0.0
@@ -144,6 +145,7 @@ class Telemetry:
             case Sample(error=0):
                 changed = self._trouble is not None
                 self._trouble = None
+                self._uuids |= {gpu.index: gpu.uuid for gpu in line.gpus}
                 changed |= self._health.observe(now, self._observer.gpus(line.gpus), [gpu.uuid for gpu in line.gpus])
                 self._changed(changed)
                 self._look_again(now)
@@ -186,9 +188,11 @@ class Telemetry:
         elif stuck.index is None:
             self._fail("the driver does not answer: see 'dmesg', and reboot the node if it stays")
         else:
-            self._skip[stuck.index] = stuck.uuid
-            logger.error("driver call hangs", extra={"fields": {"gpu": stuck.uuid, "index": stuck.index}})
-            self._changed(self._health.event(now, (stuck.uuid or f"GPU {stuck.index}", "hung", "")))
+            # A helper that hangs when it opens the GPU does not know its name; an earlier one may have told it.
+            uuid = stuck.uuid or self._uuids.get(stuck.index)
+            self._skip[stuck.index] = uuid
+            logger.error("driver call hangs", extra={"fields": {"gpu": uuid, "index": stuck.index}})
+            self._changed(self._health.event(now, (uuid or f"GPU {stuck.index}", "hung", "")))
 
     def _fail(self, text: str) -> None:
         logger.error("hardware telemetry failed", extra={"fields": {"cause": text}})

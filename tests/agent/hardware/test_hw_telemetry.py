@@ -181,6 +181,20 @@ def test_hanging_gpu_is_left_out_and_the_others_go_on(monkeypatch: pytest.Monkey
     asyncio.run(scenario())
 
 
+def test_gpu_that_hangs_before_it_tells_its_name_is_known_from_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree
+) -> None:
+    async def scenario() -> None:
+        nvml = FakeNvml(monkeypatch, tmp_path, machine.l40s(3))
+        async with running(tree.root, stall=2.0) as (telemetry, watch):
+            await watch.until(lambda: bool(watch.samples()))
+            # The second one hangs when the helper that replaces the first opens it.
+            nvml.add("gpu0.hang = 1", "gpu1.hang = 1")
+            await watch.until(lambda: set(telemetry.report.quarantine) == {machine.uuid(0), machine.uuid(1)})
+
+    asyncio.run(scenario())
+
+
 def test_lost_gpu_that_comes_back_is_tested_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: SysfsTree) -> None:
     async def scenario() -> None:
         nvml = FakeNvml(monkeypatch, tmp_path, machine.dgx_h100())
