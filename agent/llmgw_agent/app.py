@@ -37,6 +37,8 @@ from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.recover import look
 from llmgw_agent.shard.state import StateDir
 from llmgw_agent.shard.supervisor import Supervisor
+from llmgw_agent.stored_weights import forget_others, keep_tidy, open_weights
+from llmgw_agent.weights import WeightStore
 from llmgw_agent.wishes import follow
 from llmgw_base.clock import Clock, SystemClock
 from llmgw_base.etcd.api import Store
@@ -87,7 +89,8 @@ class App:
             store = await self._connect(config, self._clock)
             stack.push_async_callback(store.close)
             session = await stack.enter_async_context(_session())
-            context = self._context(store, session)
+            weights = await stack.enter_async_context(open_weights(config, self._clock))
+            context = self._context(store, session, weights)
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
@@ -148,6 +151,7 @@ class App:
             await wait_for_name(context, store, notifier.status)
             # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
             await supervisor.recovered()
+            await forget_others(context.weights, supervisor.known)
             node = NodePublisher(context, grpc_address, hardware)
             notifier.status(f"node {context.node} in cluster {cluster.name}")
             async with asyncio.TaskGroup() as group:
@@ -157,6 +161,7 @@ class App:
                 group.create_task(hardware.run(), name="hardware")
                 group.create_task(node.introduce(), name="inventory")
                 group.create_task(context.installer.clean(), name="old engines")
+                group.create_task(keep_tidy(context.weights, self._clock), name="old weights")
 
     async def _end(self, context: Context, supervisor: Supervisor, tasks: asyncio.Task[None]) -> None:
         """Ends engines if so configured, while the publisher still tells of it; then everything else."""
@@ -170,7 +175,7 @@ class App:
         if not tasks.cancelled() and (error := tasks.exception()) is not None:
             raise error
 
-    def _context(self, store: Store, session: aiohttp.ClientSession) -> Context:
+    def _context(self, store: Store, session: aiohttp.ClientSession, weights: WeightStore) -> Context:
         config, clock = self._config, self._clock
         node, ports = config.node.name, config.engines.ports
         low, high = ephemeral_range()
@@ -201,6 +206,7 @@ class App:
             gpus=Gpus(clock),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),
             session=session,
+            weights=weights,
             memory=lambda: _memory(config),
             checkpoint=self._checkpoint,
             cluster_id=state.cluster_id() or "",

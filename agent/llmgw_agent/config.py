@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from llmgw_agent.install.settings import EngineInstall, InstallableEngine
 from llmgw_agent.process.ports import default_range, ephemeral_range
+from llmgw_agent.weights.settings import WeightsSettings
 from llmgw_base.config import EtcdSection, LogSection, Section, TlsSection
 from llmgw_base.net import parse_listen, require_safe
 from llmgw_proto.records.model import parse_bytes
@@ -102,6 +103,7 @@ class AgentConfig(Section):
     engines: EnginesSection = Field(default_factory=EnginesSection)
     restart: RestartSection = RestartSection()
     logs: LogsSection = LogsSection()
+    weights: WeightsSettings = WeightsSettings()
     metrics: MetricsSection = MetricsSection()
     log: LogSection = LogSection()
 

@@ -166,7 +166,8 @@ REJECTED: dict[str, tuple[AssignmentRecord, str]] = {
     ),
     "program": (fake_wish("f", command=["no-such-program", "{port}"]), "program 'no-such-program' is not on this node"),
     "memory": (fake_wish("g", memory_bytes=1 << 60), "memory: 1152921504606846976 bytes are wished, this node has"),
-    "source": (fake_wish("h", engine="llamacpp", source="https://x/y.gguf"), "'https://x/y.gguf' is not a local file"),
+    "source": (fake_wish("h", engine="llamacpp", source="y.gguf"), "source 'y.gguf' is of no known kind"),
+    "address": (fake_wish("i", engine="llamacpp", source="https://127.0.0.1/y.gguf"), "weights: "),
 }
 
 

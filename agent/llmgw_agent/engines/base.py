@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from llmgw_agent.engines.client import EngineClient
+from llmgw_agent.weights import ModelFacts
 from llmgw_proto.records import AssignmentRecord
 
 
@@ -32,6 +33,14 @@ class Host:
 
     memory_limit: int
     memory_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """Weights that are here: the file (the first part of a split one) or folder, and what its headers say if they say it."""
+
+    path: Path
+    facts: ModelFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +94,8 @@ class Driver(Protocol):
         """The engine on this node; None if it is not installed. May read files, must not block for long."""
         ...
 
-    def check(self, wish: AssignmentRecord, host: Host) -> Checked:
-        """Whether the wish can be run here.
+    def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
+        """Whether the wish can be run here. ``weights``: what the agent has fetched for it; None: source says where they lie.
 
         Raises:
             RejectedError: it cannot, with thing, cause and remedy.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 
-from llmgw_agent.engines.base import Checked, Facts, Host, Launch, Located, Pattern, Place
+from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Located, Pattern, Place
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.facts import listed_facts
-from llmgw_agent.engines.weights import local_path
+from llmgw_agent.engines.weights import path_of
 from llmgw_agent.errors import RejectedError
 from llmgw_proto.engines import check_args, check_command, check_env, fill_command
 from llmgw_proto.records import AssignmentRecord
@@ -40,7 +40,7 @@ class Command:
     def locate(self) -> Located | None:
         return Located("", "argv template of the model", ())
 
-    def check(self, wish: AssignmentRecord, host: Host) -> Checked:
+    def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
         problem = check_command(wish.command) or check_args(self.name, wish.args) or check_env(wish.env)
         if problem is not None:
             raise RejectedError(problem)
@@ -49,15 +49,15 @@ class Command:
             raise RejectedError(
                 f"command: program {program!r} is not on this node or not executable; install it or give its path"
             )
-        weights = local_path(wish.source) if _is_local(wish.source) else None
-        if weights is not None and not weights.exists():
-            raise RejectedError(f"weights {weights}: no such file or folder on this node; copy it there or correct source")
+        path = path_of(wish.source, weights) if weights is not None or _is_local(wish.source) else None
+        if path is not None and not path.exists():
+            raise RejectedError(f"weights {path}: no such file or folder on this node; copy it there or correct source")
         if wish.memory_bytes > host.memory_limit:
             raise RejectedError(
                 f"memory: {wish.memory_bytes} bytes are wished, this node has {host.memory_limit} bytes for engines; "
                 "wish less or use a node with more memory"
             )
-        return Checked(weights, wish.memory_bytes)
+        return Checked(path, wish.memory_bytes)
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
         model = str(checked.weights) if checked.weights is not None else wish.source or wish.model

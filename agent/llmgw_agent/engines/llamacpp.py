@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmgw_agent.engines import xllamacpp_server
-from llmgw_agent.engines.base import Checked, Facts, Host, Launch, Located, Pattern, Place
+from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Located, Pattern, Place
 from llmgw_agent.engines.client import EngineClient, EngineSilentError
 from llmgw_agent.engines.facts import listed_facts
-from llmgw_agent.engines.weights import check_gguf, local_path
+from llmgw_agent.engines.llamacpp_memory import memory_needed
+from llmgw_agent.engines.weights import check_gguf, path_of
 from llmgw_agent.errors import RejectedError
+from llmgw_agent.weights import check_loadable
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
 
@@ -93,20 +95,25 @@ class LlamaCpp:
         # -P: never a module from the folder that the agent happens to run in.
         return Located(version, f"package xllamacpp of {sys.executable}", (sys.executable, "-P", "-m", _LAUNCHER))
 
-    def check(self, wish: AssignmentRecord, host: Host) -> Checked:
+    def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
         problem = check_args(self.name, wish.args) or check_env(wish.env)
         if problem is not None:
             raise RejectedError(problem)
-        weights = local_path(wish.source)
-        size = check_gguf(weights)
-        # Weights, the cache of DEFAULT_CONTEXT (a fifth of the weights with usual models), and buffers.
-        need = wish.memory_bytes or size * 13 // 10 + (256 + PROMPT_CACHE_MIB) * MIB
+        path = path_of(wish.source, weights)
+        size = check_gguf(path)
+        facts = weights.facts if weights is not None else None
+        if facts is not None:
+            # Which architectures this llama.cpp knows cannot be asked; its log tells, see the patterns.
+            if (objection := check_loadable(facts, None, None)) is not None:
+                raise RejectedError(f"weights {path}: {objection}")
+            size = facts.weights_bytes or size
+        need = wish.memory_bytes or memory_needed(size, facts, wish.args, DEFAULT_CONTEXT) + PROMPT_CACHE_MIB * MIB
         if not wish.gpus and size > host.memory_limit:
             raise RejectedError(
-                f"weights {weights} have {size} bytes, more than the {host.memory_limit} bytes that this node has for engines; "
+                f"weights {path} have {size} bytes, more than the {host.memory_limit} bytes that this node has for engines; "
                 "use a smaller quantisation or a node with more memory"
             )
-        return Checked(weights, need)
+        return Checked(path, need)
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
         assert checked.weights is not None

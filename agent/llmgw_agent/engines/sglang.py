@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from llmgw_agent.engines.base import Checked, Facts, Host, Launch, Located, Pattern, Place
+from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Located, Pattern, Place
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.environment import (
     COMMON_PATTERNS,
@@ -19,7 +19,7 @@ from llmgw_agent.engines.environment import (
 )
 from llmgw_agent.engines.facts import listed_facts
 from llmgw_agent.engines.hf_folder import check_hf, check_parallel
-from llmgw_agent.engines.weights import local_path
+from llmgw_agent.engines.weights import path_of
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.environments import Environments
 from llmgw_agent.install.recipes import KEY_VARIABLE
@@ -66,15 +66,15 @@ class Sglang(EnvironmentEngine):
     def __init__(self, environments: Environments, settings: EngineInstall | None = None) -> None:
         super().__init__("sglang", environments, settings)
 
-    def check(self, wish: AssignmentRecord, host: Host) -> Checked:
+    def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
         problem = check_args(self.name, wish.args) or check_env(wish.env)
         if problem is not None:
             raise RejectedError(problem)
-        weights = local_path(wish.source)
+        path = path_of(wish.source, weights)
         dummy = value_of(wish.args, "--load-format") == "dummy"
-        found = check_hf(weights, "SGLang", weights_needed=not dummy)
+        found = check_hf(path, "SGLang", weights_needed=not dummy)
         check_parallel(found.heads, len(wish.gpus))
-        return Checked(weights, wish.memory_bytes or found.size + found.size // 10 + 4 * GIB)
+        return Checked(path, wish.memory_bytes or found.size + found.size // 10 + 4 * GIB)
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
         assert checked.weights is not None

@@ -6,11 +6,17 @@ import struct
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from llmgw_agent.engines.base import Available
 from llmgw_agent.errors import RejectedError
 
 GGUF_MAGIC = b"GGUF"
 #: Version 1 was used for a few weeks in 2023 and is read by no current engine.
 GGUF_VERSIONS = range(2, 8)
+
+
+def path_of(source: str | None, weights: Available | None) -> Path:
+    """Where the weights lie. Raises RejectedError as :func:`local_path`."""
+    return weights.path if weights is not None else local_path(source)
 
 
 def local_path(source: str | None) -> Path:

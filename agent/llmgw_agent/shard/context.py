@@ -18,6 +18,7 @@ from llmgw_agent.process.ports import Ports
 from llmgw_agent.publisher import Publisher
 from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.state import StateDir, file_name
+from llmgw_agent.weights import WeightStore
 from llmgw_base.clock import Clock
 
 
@@ -33,6 +34,7 @@ class Context:
     gpus: Gpus
     session: aiohttp.ClientSession
     installer: Installer
+    weights: WeightStore
     memory: Callable[[], Host]
     spread: Callable[[], float] = random.random
     checkpoint: Callable[[str], None] = lambda _: None

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmgw_agent.engines.base import Checked, Driver, Launch, Located, Place
+from llmgw_agent.engines.base import Available, Checked, Driver, Launch, Located, Place
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.progress import Progress
@@ -57,10 +57,10 @@ def _how_to_install(wish: AssignmentRecord) -> str:
     return "install it there (for llamacpp: a llama-server on PATH, or the xllamacpp package beside the agent)"
 
 
-async def check(context: Context, wish: AssignmentRecord, driver: Driver) -> Checked:
+async def check(context: Context, wish: AssignmentRecord, driver: Driver, weights: Available | None) -> Checked:
     """Raises RejectedError if the wish can never be fulfilled here, or memory stays short."""
     host = context.memory()
-    checked = await asyncio.to_thread(driver.check, wish, host)
+    checked = await asyncio.to_thread(driver.check, wish, host, weights)
     need = checked.memory_bytes
     if wish.gpus or need <= host.memory_free:
         return checked

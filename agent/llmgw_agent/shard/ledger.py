@@ -61,11 +61,13 @@ class Ledger:
 
     def moved(self, move: Move) -> None:
         """Tells of a move of the machine."""
+        progress = move.state is self._move.state is ShardState.FETCHING
         self._move = move
         reason = {"reason": move.reason} if move.reason else {}
         bad = move.state in (ShardState.FAILED, ShardState.REJECTED, ShardState.SUSPECT)
         fields = {"shard": self.wish.shard, "state": move.state, **reason}
-        logger.log(logging.WARNING if bad else logging.INFO, "shard is now %s", move.state, extra={"fields": fields})
+        level = logging.WARNING if bad else logging.DEBUG if progress else logging.INFO
+        logger.log(level, "shard is now %s", move.state, extra={"fields": fields})
         self.publish()
 
     def expect_attempt(self, at: float | None) -> None:

@@ -24,6 +24,7 @@ from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.drain import wait_idle
 from llmgw_agent.shard.engine import Engine
 from llmgw_agent.shard.exits import classify
+from llmgw_agent.shard.fetch import fetch, release
 from llmgw_agent.shard.launch import Launcher, Prepared, check, locate, marker_of, output_of
 from llmgw_agent.shard.ledger import Ledger
 from llmgw_agent.shard.machine import Machine
@@ -128,6 +129,7 @@ class Runner:
                 await self._serve()
             except RejectedError as error:
                 await self._end_engine()
+                await release(self._context, self.wish)
                 self._machine.to(ShardState.REJECTED, str(error))
                 return
             except PortTakenError as error:
@@ -142,6 +144,7 @@ class Runner:
         self._machine.to(ShardState.DRAINING)
         await self._drain(self.wish.drain_seconds)
         await self._end_everything()
+        await release(self._context, self.wish)
         self._machine.to(ShardState.STOPPED)
         self._ledger.close(finished=final)
 
@@ -164,7 +167,8 @@ class Runner:
         self._machine.to(ShardState.INSTALLING)
         driver, located = await locate(context, wish, self._installing)
         self._machine.to(ShardState.FETCHING)
-        checked = await check(context, wish, driver)
+        weights = await fetch(context, wish, lambda reason: self._machine.to(ShardState.FETCHING, reason))
+        checked = await check(context, wish, driver, weights)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
         await self._end_leftovers()
         await context.gpus.take(self.shard, wish.gpus)

@@ -46,6 +46,11 @@ class Supervisor:
     def shards(self) -> set[str]:
         return set(self._workers)
 
+    @property
+    def known(self) -> set[str]:
+        """Shards that have, or may turn out to have, something that runs."""
+        return self.shards | set(self._found.marked)
+
     async def recovered(self) -> None:
         """Returns when it is known of every shard from before what of it still runs."""
         for worker in list(self._workers.values()):

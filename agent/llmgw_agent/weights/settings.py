@@ -33,6 +33,7 @@ Network = Annotated[str, AfterValidator(_network)]
 class WeightsSettings(Section):
     """Where weights come from, and how much of the disk and network they may use."""
 
+    dir: Path | None = Field(default=None, description="where weights are kept; null: the folder weights in state_dir")
     limit_bytes: int | None = Field(
         default=None, ge=0, description="least recently used weights are removed beyond this; None is no limit but the disk's"
     )
