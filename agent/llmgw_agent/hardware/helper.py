@@ -46,6 +46,17 @@ class Helper:
         Raises:
             OSError: the interpreter cannot be started.
         """
+        starting = asyncio.ensure_future(cls._start(module, args))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Half a process would be left behind otherwise; a start takes milliseconds.
+            with suppress(OSError):
+                await (await starting).close()
+            raise
+
+    @classmethod
+    async def _start(cls, module: str, args: Sequence[str]) -> Helper:
         process = await asyncio.create_subprocess_exec(
             # The module path comes by the environment: no scan of site packages (-S), which halves the start, and nothing from
             # the current folder (-P), which may be anyone's.

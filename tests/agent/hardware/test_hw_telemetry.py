@@ -191,6 +191,7 @@ def test_gpu_that_hangs_before_it_tells_its_name_is_known_from_before(
             # The second one hangs when the helper that replaces the first opens it.
             nvml.add("gpu0.hang = 1", "gpu1.hang = 1")
             await watch.until(lambda: set(telemetry.report.quarantine) == {machine.uuid(0), machine.uuid(1)})
+            await watch.until(lambda: [gpu.index for gpu in watch.samples()[-1].gpus] == [2])
 
     asyncio.run(scenario())
 
