@@ -59,7 +59,9 @@ def test_cors() -> None:
     assert not any(b"evil" in line for line in some.preflight(b"x\r\nevil: 1"))
 
 
-def replica(name: str, *model_names: str, card: dict[str, object] | None = None, length: int | None = None) -> Replica:
+def replica(
+    name: str, *model_names: str, card: dict[str, dict[str, object]] | None = None, length: int | None = None
+) -> Replica:
     made = Replica(EndpointSpec(name, Address("h", 1), model_names, max_model_len=length))
     made.card = card or {}
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from urllib.parse import unquote
 
 import msgspec
@@ -17,14 +16,14 @@ _encode = msgspec.json.Encoder().encode
 
 def card(name: str, replicas: tuple[Replica, ...], started: int) -> dict[str, object]:
     """What is known about one model: an engine's own words where it has said some, and the smallest context of all replicas."""
-    found: Mapping[str, object] = next((each.card[name] for each in replicas if name in each.card), {})  # type: ignore[misc]  # cards are objects of JSON
+    found: dict[str, object] = next((each.card[name] for each in replicas if name in each.card), {})
     merged: dict[str, object] = {"id": name, "object": "model", "created": started, "owned_by": "llmgw", **found}
     merged["id"] = name
     lengths = [each.spec.max_model_len for each in replicas if each.spec.max_model_len is not None]
     lengths += [
         length
         for each in replicas
-        if isinstance(said := each.card.get(name), dict) and isinstance(length := said.get("max_model_len"), int)
+        if isinstance(length := each.card.get(name, {}).get("max_model_len"), int)
     ]
     if lengths:
         merged["max_model_len"] = min(lengths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import msgspec
 
@@ -12,7 +11,6 @@ from llmgw_router.engine.pool import Pool
 from llmgw_router.errors import BrokenError, EngineError, SilentError
 from llmgw_router.table.replica import Replica
 
-logger = logging.getLogger(__name__)
 _MAX_ANSWER = 4 * 2**20
 
 
@@ -64,7 +62,7 @@ class Prober:
             return error
         return None if status < 500 else SilentError(f"engine {replica.id} answers {status} to {self._path.decode()}")
 
-    async def cards(self, replica: Replica) -> dict[str, object] | None:
+    async def cards(self, replica: Replica) -> dict[str, dict[str, object]] | None:
         """The engine's own words about its models, by id; None when it has none."""
         try:
             status, body = await self._get(replica, b"/v1/models")

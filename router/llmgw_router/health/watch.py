@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 
@@ -79,7 +80,10 @@ class HealthWatch:
                 self._last[replica] = now
                 task = asyncio.create_task(self._probe(replica, cards=fresh))
                 self._probing[replica] = task
-                task.add_done_callback(lambda _, replica=replica: self._probing.pop(replica, None))  # type: ignore[misc]  # a default argument binds the loop's variable
+                task.add_done_callback(functools.partial(self._probed, replica))
+
+    def _probed(self, replica: Replica, _: asyncio.Task[None]) -> None:
+        self._probing.pop(replica, None)
 
     async def _probe(self, replica: Replica, *, cards: bool) -> None:
         health = replica.health

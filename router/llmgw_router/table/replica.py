@@ -43,7 +43,7 @@ class Replica:
         """Path to the beginning of a request's head, rendered once."""
         self.last_byte = 0.0
         """When the engine last gave a sign of life (monotonic)."""
-        self.card: dict[str, object] = {}
+        self.card: dict[str, dict[str, object]] = {}
         """What the engine's own ``/v1/models`` says, by model name."""
         self.gone = False
         """No longer in the table; its connections close as they finish."""
