@@ -47,7 +47,7 @@ _RESERVED: dict[str, dict[str, str]] = {
     "vllm": {
         **dict.fromkeys(("--host", "--port", "--uds"), _ADDRESS),
         **dict.fromkeys(("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"), _HTTP),
-        **dict.fromkeys(("--enable-ssl-refresh", "--grpc", "--grpc-port"), _HTTP),
+        **dict.fromkeys(("--enable-ssl-refresh", "--no-enable-ssl-refresh", "--grpc", "--grpc-port"), _HTTP),
         **dict.fromkeys(("--api-key",), _KEY),
         **dict.fromkeys(("--model", "--model-tag"), _WEIGHTS),
         **dict.fromkeys(("--served-model-name",), _NAME),
