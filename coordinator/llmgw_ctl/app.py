@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llmgw_ctl.commands import gpu, model, node, replica, status, up, version
+from llmgw_ctl.commands import fabric, gpu, model, node, replica, status, up, version
 from llmgw_ctl.options import Output, Server, TokenFile
 
 
@@ -26,6 +26,7 @@ def build() -> typer.Typer:
     app.command("status")(status.status)
     app.add_typer(node.app, name="node")
     app.add_typer(gpu.app, name="gpu")
+    app.add_typer(fabric.app, name="fabric")
     app.command("nvlink")(gpu.nvlink)
     app.add_typer(model.build(), name="model")
     app.add_typer(replica.app, name="replica")

@@ -51,6 +51,12 @@ class AdminClient:
     async def node(self, name: str) -> NodeView:
         return cast(NodeView, await self._json("GET", f"nodes/{_part(name)}"))
 
+    async def fabrics(self) -> list[dict[str, Any]]:
+        return await self._list("fabrics", "fabrics")
+
+    async def fabric(self, subnet: str) -> dict[str, Any]:
+        return await self._json("GET", f"fabrics/{_part(subnet)}")
+
     async def models(self) -> list[ModelView]:
         return cast(list[ModelView], await self._list("models", "models"))
 

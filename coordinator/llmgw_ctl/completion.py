@@ -40,6 +40,13 @@ def nodes(ctx: typer.Context, incomplete: str) -> Candidates:
     return _ask(ctx, incomplete, ask)
 
 
+def fabrics(ctx: typer.Context, incomplete: str) -> Candidates:
+    async def ask(client: AdminClient) -> Candidates:
+        return [(each.get("subnet", ""), f"mapped by {each.get('mapper')}") for each in await client.fabrics()]
+
+    return _ask(ctx, incomplete, ask)
+
+
 def replicas(ctx: typer.Context, incomplete: str) -> Candidates:
     async def ask(client: AdminClient) -> Candidates:
         return [(each.get("id", ""), f"{each.get('model')} {each.get('state')}") for each in await client.replicas()]

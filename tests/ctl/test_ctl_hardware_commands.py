@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from llmgw_ctl.app import build
 from llmgw_ctl.errors import CtlError
+from llmgw_proto.records import FabricMapRecord, FabricMissing, FabricNode
 from llmgw_testing import hardware_look
 from llmgw_testing import nvml_profiles as machine
 from llmgw_testing.fake_admin import TOKEN, FakeAdmin, node_view
@@ -100,3 +101,36 @@ def test_a_node_is_shown_with_its_hardware(ctl: Ctl) -> None:
     assert "NV18" in out
     assert "mlx5_0" in out
     assert "NV18" not in ctl("node", "show", "n3")
+
+
+SUBNET = "0002c90000000001"
+
+
+def fabric() -> dict[str, Any]:
+    """A switch with two hosts, one of them without its link."""
+    nodes = [
+        FabricNode(guid=SUBNET, kind="switch", name="leaf", lid=1, ports=36),
+        FabricNode(guid="1", kind="host", name="host", port_guids={1: "aa"}),
+    ]
+    missing = FabricMissing(a=SUBNET, a_port=2, b="1", b_port=2, speed="4xNDR", since=1_700_000_000.0)
+    record = FabricMapRecord(
+        subnet=SUBNET, mapper="n1", mapped_at=1_700_000_000.0, nodes=nodes, links=[(0, 1, 1, 1, "4xNDR")], missing=[missing]
+    )
+    return json.loads(record.encode())  # type: ignore[no-any-return]  # of an object
+
+
+def test_fabrics(ctl: Ctl) -> None:
+    assert ctl("fabric", "list", "-o", "json").strip() == "[]"
+    assert "there is no fabric" in ctl("fabric", "show", SUBNET, expect=4)
+    ctl.admin.fabrics = [fabric()]
+    ctl.admin.nodes[2]["inventory"]["topology"] = {"rdma_ports": [{"hca": "mlx5_7", "port": 1, "guid": "aa"}]}
+    title, line = ctl("fabric", "list").splitlines()
+    assert title.split()[0] == "SUBNET"
+    assert line.split()[:5] == [SUBNET, "1", "1", "1", "1"]
+    assert "degraded" in line
+    out = ctl("fabric", "show", SUBNET)
+    assert "MISSING LINK" in out
+    assert "n3 mlx5_7" in out
+    assert json.loads(ctl("fabric", "show", SUBNET, "-o", "json")) == yaml.safe_load(
+        ctl("fabric", "show", SUBNET, "-o", "yaml")
+    )

@@ -56,6 +56,7 @@ class FakeAdmin:
         self.bodies: list[Any] = []
         self.models: dict[str, _Model] = {}
         self.nodes: list[dict[str, Any]] = [node_view("n1")]
+        self.fabrics: list[dict[str, Any]] = []
         self.stale = False
         self.problems: list[str] = []
         self.log = b"first line\nsecond line\n"
@@ -100,6 +101,8 @@ class FakeAdmin:
         app.router.add_get("/admin/v1/status", self._status)
         app.router.add_get("/admin/v1/nodes", self._nodes)
         app.router.add_get("/admin/v1/nodes/{name}", self._node)
+        app.router.add_get("/admin/v1/fabrics", self._fabrics)
+        app.router.add_get("/admin/v1/fabrics/{subnet}", self._fabric)
         app.router.add_get("/admin/v1/models", self._list)
         app.router.add_get("/admin/v1/models/{name}", self._get)
         app.router.add_put("/admin/v1/models/{name}", self._put)
@@ -150,6 +153,13 @@ class FakeAdmin:
     async def _node(self, request: web.Request) -> web.Response:
         found = [each for each in self.nodes if each["name"] == request.match_info["name"]]
         return web.json_response(found[0]) if found else _not_found("node", request.match_info["name"])
+
+    async def _fabrics(self, request: web.Request) -> web.Response:
+        return web.json_response({"fabrics": self.fabrics})
+
+    async def _fabric(self, request: web.Request) -> web.Response:
+        found = [each for each in self.fabrics if each["subnet"] == request.match_info["subnet"]]
+        return web.json_response(found[0]) if found else _not_found("fabric", request.match_info["subnet"])
 
     async def _list(self, request: web.Request) -> web.Response:
         return web.json_response(

@@ -17,6 +17,7 @@ from llmgw_base.clock import Clock
 from llmgw_base.etcd.errors import StoreError
 from llmgw_coordinator.api import audit
 from llmgw_coordinator.api.context import Context
+from llmgw_coordinator.api.fabrics import Fabrics
 from llmgw_coordinator.api.health import Health
 from llmgw_coordinator.api.logs import Logs
 from llmgw_coordinator.api.models import Models
@@ -51,6 +52,7 @@ def all_routes(context: Context, metrics: Metrics, credentials: grpc.ChannelCred
         Nodes(context),
         Models(context),
         Replicas(context),
+        Fabrics(context),
         Logs(context, credentials),
     )
     return [route for resource in resources for route in resource.routes()]

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from llmgw_proto.records import InventoryRecord, ModelSpec, NodeStatusRecord, RouterLoad
+from llmgw_proto.records import FabricMapRecord, InventoryRecord, ModelSpec, NodeStatusRecord, RouterLoad
 
 
 class Shape(BaseModel):
@@ -125,6 +125,10 @@ class ModelList(Shape):
 
 class ReplicaList(Shape):
     replicas: list[ReplicaView]
+
+
+class FabricList(Shape):
+    fabrics: list[FabricMapRecord]
 
 
 class Removal(Shape):

@@ -19,6 +19,7 @@ from llmgw_proto.records import (
     ClusterRecord,
     CoordinatorRecord,
     EndpointRecord,
+    FabricMapRecord,
     InventoryRecord,
     ModelSpec,
     NodeStatusRecord,
@@ -37,6 +38,7 @@ PREFIXES = (
     keyspace.SHARDS,
     keyspace.ENDPOINTS,
     keyspace.ROUTERS,
+    keyspace.FABRIC,
 )
 
 
@@ -62,6 +64,7 @@ class Mirror:
         self._routers = Table(RouterRecord, names.one(keyspace.ROUTERS))
         self._coordinators = Table(CoordinatorRecord, names.one(keyspace.COORDINATORS))
         self._candidates = Table(CoordinatorRecord, names.one(keyspace.LEADER))
+        self._fabrics = Table(FabricMapRecord, names.one(keyspace.FABRIC))
         # What decides plans first: the others change often and never make a plan differ.
         self._planned: tuple[Table[Any, Any], ...] = (
             self._models,
@@ -77,6 +80,7 @@ class Mirror:
             self._routers,
             self._coordinators,
             self._candidates,
+            self._fabrics,
         )
         self._synced: set[str] = set()
         self._behind: dict[str, Stale | Frozen] = {}
@@ -206,6 +210,7 @@ class Mirror:
             routers=dict(self._routers.rows),
             coordinators=dict(self._coordinators.rows),
             candidates=dict(self._candidates.rows),
+            fabrics=dict(self._fabrics.rows),
             unreadable=unreadable,
             unread_models=dict(self._models.bad),
             unread_nodes=unread_nodes,

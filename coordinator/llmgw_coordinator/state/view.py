@@ -12,6 +12,7 @@ from llmgw_proto.records import (
     ClusterRecord,
     CoordinatorRecord,
     EndpointRecord,
+    FabricMapRecord,
     InventoryRecord,
     ModelSpec,
     NodeStatusRecord,
@@ -50,6 +51,8 @@ class View:
     routers: Mapping[str, Stored[RouterRecord]] = field(default_factory=dict)
     coordinators: Mapping[str, Stored[CoordinatorRecord]] = field(default_factory=dict)
     candidates: Mapping[str, Stored[CoordinatorRecord]] = field(default_factory=dict)
+    fabrics: Mapping[str, Stored[FabricMapRecord]] = field(default_factory=dict)
+    """By subnet."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """By key: why its value cannot be read. The last readable value, if there was one, is still in the tables."""
     unread_models: Mapping[str, str] = field(default_factory=dict)
