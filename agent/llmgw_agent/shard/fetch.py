@@ -14,6 +14,7 @@ from llmgw_agent.weights.sources import FileSource, Source
 from llmgw_base.clock import Clock
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
+from llmgw_proto.sources import KNOWN_SCHEMES
 
 #: How often progress is told: each time is a write to etcd.
 TOLD_EVERY = 2.0
@@ -78,7 +79,7 @@ def to_fetch(wish: AssignmentRecord, *, strict: bool = True) -> Source | None:
     try:
         return parse_source(wish.source)
     except SourceInvalidError as error:
-        if not strict or (wish.engine == "command" and not wish.source.startswith(("hf:", "http:", "https:", "file:", "/"))):
+        if not strict or (wish.engine == "command" and not wish.source.startswith(KNOWN_SCHEMES)):
             return None
         raise RejectedError(str(error)) from error
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from .digests import Digest
-from .errors import ArchiveError, SourceInvalidError
+from llmgw_proto.digests import Digest, DigestError
+
+from .errors import ArchiveError
 from .hashing import stream_digest
 from .manifest import safe_relative
 
@@ -64,7 +65,7 @@ def unpack(archive: Path, dest: Path, sha256: str, *, limits: Limits | None = No
         raise FileExistsError(f"{dest} exists; remove it first")
     try:
         promised = Digest.parse(f"sha256:{sha256}")
-    except SourceInvalidError as error:
+    except DigestError as error:
         raise ArchiveError(f"{archive.name}: {error}") from None
     # One descriptor for judging and for unpacking: a file that is replaced in between makes no difference.
     with archive.open("rb") as file:

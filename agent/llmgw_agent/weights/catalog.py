@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmgw_base.clock import Clock
+from llmgw_proto.digests import Digest
 
-from .digests import Digest
 from .disk import FULL, free_bytes, no_space
 from .errors import InUseError, MetadataError, NoSpaceError, SourceNotFoundError
 from .eviction import Kept, choose, occupied

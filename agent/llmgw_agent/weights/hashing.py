@@ -9,7 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from .digests import Digest, Kind, new_hasher
+from llmgw_proto.digests import Digest, Kind, new_hasher
 
 if TYPE_CHECKING:
     from _hashlib import HASH

@@ -21,8 +21,9 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import RepoFile
 
+from llmgw_proto.digests import Digest
+
 from .client import Client, Target
-from .digests import Digest
 from .errors import AccessDeniedError, SourceInvalidError, SourceNotFoundError, SourceUnavailableError
 from .guard import origin
 from .manifest import Manifest, ManifestFile, safe_relative

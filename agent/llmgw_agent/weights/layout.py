@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
-from .digests import Digest
+from llmgw_proto.digests import Digest
 
 
 class Layout:

@@ -8,8 +8,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from .digests import Digest
-from .errors import MetadataError, SourceInvalidError
+from llmgw_proto.digests import Digest, DigestError
+
+from .errors import MetadataError
 
 
 def safe_relative(path: str) -> bool:
@@ -37,7 +38,7 @@ class ManifestFile(BaseModel):
     def _readable(cls, value: str) -> str:
         try:
             return str(Digest.parse(value))
-        except SourceInvalidError as error:
+        except DigestError as error:
             raise ValueError(str(error)) from None
 
     @property

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from aiohttp import web
 
 from llmgw_base.clock import Clock
-
-from .digests import Digest
-from .errors import SourceInvalidError
+from llmgw_proto.digests import Digest, DigestError
 
 if TYPE_CHECKING:
     from .store import WeightStore
@@ -90,7 +88,7 @@ def peer_app(
         try:
             digest = Digest.parse(f"{request.match_info['kind']}:{request.match_info['hex']}")
             file = store.blob_path(digest).open("rb")
-        except (SourceInvalidError, FileNotFoundError):
+        except (DigestError, FileNotFoundError):
             raise web.HTTPNotFound(text="not here\n") from None
         with file:
             if streams.locked():

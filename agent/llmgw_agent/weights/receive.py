@@ -11,9 +11,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from llmgw_base.clock import Clock
+from llmgw_proto.digests import Digest
 
 from .client import Client, Exchange, Target
-from .digests import Digest
 from .disk import FULL, free_bytes, no_space
 from .errors import AccessDeniedError, DigestMismatchError, NoSpaceError, SourceNotFoundError, SourceUnavailableError
 from .hashing import Follower

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from llmgw_proto.digests import Digest
+
 from .client import Client, Target
-from .digests import Digest
 from .download import Place
 from .errors import AccessDeniedError, MetadataError, SourceNotFoundError, SourceUnavailableError, WeightsError
 from .headers import basic

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from llmgw_base.clock import Clock
+from llmgw_proto.digests import Digest
 
 from . import facts as metadata
 from .catalog import Catalog, LocalRecord
 from .client import Client, Target
-from .digests import Digest
 from .disk import FULL, free_bytes, no_space
 from .download import Downloader, Place
 from .errors import DiskError, InUseError, MetadataError, SourceInvalidError, SourceNotFoundError

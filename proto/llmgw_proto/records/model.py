@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from llmgw_proto.records.base import Record
+from llmgw_proto.sources import KNOWN_SCHEMES, SourceError, parse_source
 
 EngineName = Literal["llamacpp", "vllm", "sglang", "command"]
 
@@ -110,7 +111,11 @@ class ModelSpec(Record):
     """``models/<name>``: written by the admin API."""
 
     name: str = Field(description="the name that clients send as model; may contain slashes")
-    source: str | None = Field(default=None, description="where the weights are: file:///path or /path")
+    source: str | None = Field(
+        default=None,
+        description="where the weights are: /path or file:///path on each node, hf:org/repo[@revision][:file], "
+        "or https://host/file[#sha256=...]",
+    )
     profiles: list[Profile] = Field(min_length=1)
     replicas: ReplicaRange = ReplicaRange()
     routing: RoutingSpec = RoutingSpec()
@@ -124,7 +129,10 @@ class ModelSpec(Record):
                 f"name {self.name!r}: use 1 to 200 characters without blanks or control characters, not starting with '/'"
             )
         if self.source is None and any(profile.engine != "command" for profile in self.profiles):
-            raise ValueError("source is missing: say where the weights are, for example file:///srv/models/model.gguf")
+            raise ValueError(
+                "source is missing: say where the weights are, for example file:///srv/models/model.gguf, "
+                "hf:org/repo:model.gguf or https://host/model.gguf"
+            )
         return self
 
 
@@ -153,6 +161,17 @@ class StrictModelSpec(ModelSpec):
     profiles: list[StrictProfile] = Field(min_length=1)  # type: ignore[assignment]  # narrower, and the record is frozen
     replicas: StrictReplicaRange = StrictReplicaRange()
     routing: StrictRoutingSpec = StrictRoutingSpec()
+
+    @model_validator(mode="after")
+    def _source_is_readable(self) -> Self:
+        # A program of engine 'command' may understand sources of its own kind.
+        own = all(profile.engine == "command" for profile in self.profiles)
+        if self.source is not None and not (own and not self.source.startswith(KNOWN_SCHEMES)):
+            try:
+                parse_source(self.source)
+            except SourceError as error:
+                raise ValueError(str(error)) from None
+        return self
 
     def record(self) -> ModelSpec:
         """The same as the record that is stored."""

@@ -6,13 +6,15 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from .errors import SourceInvalidError
-
 if TYPE_CHECKING:
     from _hashlib import HASH
 
 Kind = Literal["sha256", "git"]
 _LENGTH = {"sha256": 64, "git": 40}
+
+
+class DigestError(ValueError):
+    """Not written as a digest is."""
 
 
 class Digest(NamedTuple):
@@ -26,12 +28,12 @@ class Digest(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``sha256:<hex>`` or ``git:<hex>``. Raises SourceInvalidError."""
+        """Reads ``sha256:<hex>`` or ``git:<hex>``. Raises DigestError."""
         kind, _, value = text.partition(":")
         value = value.lower()
         length = _LENGTH.get(kind)
         if length is None or not re.fullmatch(f"[0-9a-f]{{{length}}}", value):
-            raise SourceInvalidError(f"{text!r} is not a digest; write sha256: and 64 hexadecimal digits")
+            raise DigestError(f"{text!r} is not a digest; write sha256: and 64 hexadecimal digits")
         return cls("git" if kind == "git" else "sha256", value)
 
     def hasher(self, size: int) -> HASH:
