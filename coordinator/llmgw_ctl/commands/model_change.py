@@ -59,7 +59,8 @@ def serve(
     ctx: typer.Context,
     name: ModelName,
     source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="Where the weights are: a path or file:// URL on the nodes.")
+        str | None,
+        typer.Argument(metavar="SOURCE", help="Where the weights are: a path on the nodes, hf:org/repo or https://host/file."),
     ] = None,
     engine: Annotated[
         str | None,
