@@ -15,6 +15,7 @@ from llmgw_agent import __version__
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import make_drivers
+from llmgw_agent.fabric_maps import FabricMaps
 from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.watch import HardwareWatch
 from llmgw_agent.host.inventory import memory_for_engines
@@ -160,6 +161,7 @@ class App:
                 group.create_task(node.keep_status(), name="status")
                 group.create_task(hardware.run(), name="hardware")
                 group.create_task(node.introduce(), name="inventory")
+                group.create_task(FabricMaps(context, store, hardware).run(), name="fabrics")
                 group.create_task(context.installer.clean(), name="old engines")
                 group.create_task(keep_tidy(context.weights, self._clock), name="old weights")
 
@@ -185,6 +187,7 @@ class App:
                 extra={"fields": {"ports": f"{ports.first}-{ports.last}", "kernel": f"{low}-{high}"}},
             )
         prefixes = [keyspace.endpoints_of(node), keyspace.shards_of(node), f"{keyspace.NODES}{keyspace.part(node)}/"]
+        prefixes.append(keyspace.fabric_ports_of(node))
         elsewhere = [url for url in config.etcd.endpoints if not is_loopback(urlsplit(url).hostname or "localhost")]
         if elsewhere and is_loopback(config.node.address):
             logger.warning(

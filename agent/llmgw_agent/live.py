@@ -48,6 +48,8 @@ class LiveHardware:
         self._looked = asyncio.Event()
         self.changed = asyncio.Event()
         """Set when there is something new in :attr:`devices`; whoever has taken it clears it."""
+        self.listeners: list[Callable[[], None]] = [self.changed.set]
+        """Called after each change."""
         self.devices = Devices()
         self.watch = make(self._publish, paths=paths, metrics=metrics, store=store, clock=clock, owned=owned)
 
@@ -76,7 +78,8 @@ class LiveHardware:
     def _publish(self, found: Hardware) -> None:
         self.devices = Devices(found.gpu_facts(), found.topology(), [str(problem) for problem in found.problems])
         self._looked.set()
-        self.changed.set()
+        for each in self.listeners:
+            each()
 
 
 def live_hardware(make: Callable[..., HardwareWatch], context: Context, metrics: HardwareMetrics) -> LiveHardware:

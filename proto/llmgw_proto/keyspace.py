@@ -21,6 +21,7 @@ ENDPOINTS = PREFIX + "endpoints/"
 ROUTERS = PREFIX + "routers/"
 DEMAND = PREFIX + "demand/"
 FABRIC = PREFIX + "fabric/"
+FABRIC_PORTS = PREFIX + "fabric-ports/"
 
 
 def part(name: str) -> str:
@@ -89,6 +90,15 @@ def demand(model_name: str) -> str:
 def fabric(subnet: str) -> str:
     """The map of one InfiniBand subnet."""
     return FABRIC + part(subnet)
+
+
+def fabric_ports_of(node: str) -> str:
+    return f"{FABRIC_PORTS}{part(node)}/"
+
+
+def fabric_ports(node: str) -> str:
+    """The InfiniBand ports through which an alive node can map."""
+    return fabric_ports_of(node) + "ports"
 
 
 def split(key: str, under: str) -> tuple[str, ...]:

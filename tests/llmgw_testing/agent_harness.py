@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from llmgw_agent.app import App
 from llmgw_agent.config import AgentConfig
+from llmgw_agent.hardware.watch import HardwareWatch
 from llmgw_agent.process.end import send_signal
 from llmgw_agent.process.scan import Marked, find_marked
 from llmgw_base.clock import Clock
@@ -80,6 +81,7 @@ class AgentHarness:
         self.node = data["node"]["name"]
         self.config = AgentConfig.model_validate(data)
         self.checkpoint: Callable[[str], None] = lambda _: None
+        self.watch: Callable[..., HardwareWatch] = QuietWatch
         self._task: asyncio.Task[None] | None = None
         self._stop = Stop()
         self._lives: list[MemoryStore] = []
@@ -96,7 +98,7 @@ class AgentHarness:
         async def connect(config: AgentConfig, clock: Clock) -> Store:
             return life
 
-        app = App(self.config, connect=connect, watch=QuietWatch, checkpoint=lambda step: self.checkpoint(step))
+        app = App(self.config, connect=connect, watch=self.watch, checkpoint=lambda step: self.checkpoint(step))
         self._task = asyncio.create_task(app.run(self._stop, Notifier({})), name="agent")
 
     @property

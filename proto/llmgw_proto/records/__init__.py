@@ -2,7 +2,15 @@
 
 from llmgw_proto.records.base import BadRecordError, Record
 from llmgw_proto.records.cluster import ClusterRecord, CoordinatorRecord, RouterLoad, RouterRecord
-from llmgw_proto.records.fabric import FabricChange, FabricErrors, FabricLink, FabricMapRecord, FabricMissing, FabricNode
+from llmgw_proto.records.fabric import (
+    FabricChange,
+    FabricErrors,
+    FabricLink,
+    FabricMapRecord,
+    FabricMissing,
+    FabricNode,
+    FabricPortsRecord,
+)
 from llmgw_proto.records.model import Capability, EngineName, ModelSpec, Profile, ReplicaRange, RoutingSpec
 from llmgw_proto.records.node import (
     AliveRecord,
@@ -41,6 +49,7 @@ __all__ = [
     "FabricMapRecord",
     "FabricMissing",
     "FabricNode",
+    "FabricPortsRecord",
     "GpuFacts",
     "InventoryRecord",
     "MemoryFacts",

@@ -25,6 +25,13 @@ class FabricNode(Record):
     port_guids: dict[int, str] = Field(default={}, description="hosts: port → port GUID, which agents know as theirs")
 
 
+class FabricPortsRecord(Record):
+    """``fabric-ports/<node>/ports``, under the agent's lease: written by nodes that have ports and the tools to map."""
+
+    node: str
+    ports: list[tuple[str, int, str]] = Field(default=[], description="adapter, port, port GUID of each that is ACTIVE")
+
+
 class FabricMissing(Record):
     """A link that an earlier map had and this one has not, while the nodes at both ends are there."""
 
