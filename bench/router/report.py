@@ -67,6 +67,8 @@ def render(results: Results) -> str:
         "Versions: " + ", ".join(f"{name} {text}" for name, text in results.versions.items()),
         f"(uvloop {version('uvloop')}, httptools {version('httptools')}; llmgw-distro: the distribution's own Python).",
         "",
+        "What the misses come from: [PROFILES.md](PROFILES.md).",
+        "",
     ]
     for kind in results.rounds:
         lines += cpu_section(results, kind)
@@ -137,7 +139,9 @@ def memory_section(results: Results) -> list[str]:
 
 
 def long_run_section(results: Results) -> list[str]:
-    rows = [[f"{count:,}", f"{size / MB:.1f}"] for count, size in results.long_run]
+    step = max(1, len(results.long_run) // 10)
+    kept = [*results.long_run[:-1:step], results.long_run[-1]]
+    rows = [[f"{count:,}", f"{size / MB:.1f}"] for count, size in kept]
     first = next((size for count, size in results.long_run if count >= 100_000), results.long_run[0][1])
     growth = (results.long_run[-1][1] - first) / MB
     return [
