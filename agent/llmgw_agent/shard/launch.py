@@ -19,6 +19,7 @@ from llmgw_agent.process.output import Output
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.engine import Engine
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, fingerprint
+from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
 from llmgw_proto.records.model import parse_bytes
 
@@ -41,6 +42,9 @@ async def locate(context: Context, wish: AssignmentRecord, progress: Progress = 
         AttemptError: it cannot be installed now.
     """
     driver = find_driver(context.drivers, wish.engine)
+    if wish.engine in RECIPES and (problem := check_args(wish.engine, wish.args) or check_env(wish.env)) is not None:
+        # Nobody shall wait minutes for an engine that is then not started.
+        raise RejectedError(problem)
     environment = await context.installer.provide(wish.engine, wish.version, progress)
     located = environment.located if environment is not None else None
     if located is None and wish.engine not in RECIPES:

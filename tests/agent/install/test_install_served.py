@@ -96,6 +96,18 @@ def test_what_can_never_run_is_rejected(tmp_path: Path, source: Path, change: di
     assert says in asyncio.run(body()).reason
 
 
+def test_bad_arguments_are_told_before_anything_is_installed(tmp_path: Path, source: Path) -> None:
+    fake_vllm(tmp_path / "wheels", "1.0")
+
+    async def body() -> None:
+        async with AgentHarness(tmp_path, engines=engines(tmp_path / "wheels")) as agent:
+            await agent.wish(wish(source, args=["--api-key", "mine"]))
+            assert "--api-key is reserved for engine vllm" in (await agent.shard("m-1.0", "Rejected")).reason
+            assert not (agent.config.state_dir / "engines" / "vllm").exists()
+
+    asyncio.run(body())
+
+
 def test_progress_is_in_the_record(tmp_path: Path, source: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()
