@@ -65,10 +65,11 @@ def test_an_engine_that_always_dies_stops_being_started_and_says_why(tmp_path: P
 
         def failed() -> bool:
             found = stack.replicas("m")
-            return len(found) == 1 and found[0]["state"] == "Failed" and found[0]["next_attempt_at"] is None
+            return len(found) == 1 and found[0]["state"] == "Failed" and "the breaker is open" in found[0]["reason"]
 
         wait_until(failed, within=60, what="the breaker to open", every=0.2)
         (replica,) = stack.replicas("m")
+        assert replica["next_attempt_at"] is None
         assert "memory ran out" in replica["reason"]
         assert stack.engines() == []
         assert "out of memory" in stack.ctl("replica", "logs", replica["id"]).stdout
