@@ -31,6 +31,8 @@ from llmgw_agent.node import NodePublisher
 from llmgw_agent.process.identity import boot_id
 from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
 from llmgw_agent.publisher import Publisher
+from llmgw_agent.rpc.bandwidth import Bandwidth
+from llmgw_agent.rpc.desk import Desk
 from llmgw_agent.rpc.server import start_server
 from llmgw_agent.rpc.service import AgentService
 from llmgw_agent.shard.context import Context, log_folder
@@ -76,6 +78,7 @@ class App:
         self._connect, self._watch, self._checkpoint = connect, watch, checkpoint
         self._registry = new_registry("llmgw-agent", __version__)
         self._token: str | None = None
+        self._secret: str | None = None
 
     async def run(self, stop: Stop, notifier: Notifier) -> None:
         """Until ``stop``.
@@ -95,7 +98,13 @@ class App:
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
-            service = AgentService(lambda: self._token, lambda shard: log_folder(config.state_dir, shard), self._clock)
+            service = AgentService(
+                lambda: self._token,
+                lambda shard: log_folder(config.state_dir, shard),
+                self._clock,
+                Desk(context.node, hardware, self._clock),
+                Bandwidth(context, store, hardware, lambda: self._secret),
+            )
             server, listen = await start_server(config, service)
             stack.push_async_callback(server.stop, 1.0)
             logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
@@ -142,6 +151,7 @@ class App:
     ) -> None:
         """Everything that goes on for ever, once the store is the right one."""
         cluster = await find_cluster(context, store, notifier.status)
+        self._secret = cluster.engine_secret
         self._token = agent_token(cluster.engine_secret, context.node)
         supervisor.set_secret(cluster.engine_secret)
         if context.cluster_id != cluster.id:

@@ -19,6 +19,8 @@ from llmgw_ctl.errors import BadInputError, CtlError, NotFoundError, RefusedErro
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
+#: Beyond the time of a bandwidth test: both nodes get ready, or find out why they cannot.
+TEST_SLACK = 120.0
 
 
 class AdminClient:
@@ -50,6 +52,15 @@ class AdminClient:
 
     async def node(self, name: str) -> NodeView:
         return cast(NodeView, await self._json("GET", f"nodes/{_part(name)}"))
+
+    async def gpu(self, node: str, gpu: str, word: str, body: dict[str, Any]) -> dict[str, Any]:
+        """``word`` is hold, lift or power."""
+        return await self._json("POST", f"nodes/{_part(node)}/gpus/{_part(gpu)}/{word}", body)
+
+    async def bandwidth(self, node: str, peer: str, *, force: bool, seconds: float) -> dict[str, Any]:
+        body = {"peer": peer, "force": force, "seconds": seconds}
+        timeout = aiohttp.ClientTimeout(total=seconds + TEST_SLACK, sock_connect=self._timeout.sock_connect)
+        return (await self._answer("POST", f"nodes/{_part(node)}/bandwidth", body, timeout))[1]
 
     async def fabrics(self) -> list[dict[str, Any]]:
         return await self._list("fabrics", "fabrics")
@@ -106,8 +117,10 @@ class AdminClient:
     async def _json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         return (await self._answer(method, path, body))[1]
 
-    async def _answer(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        server, response = await self._connect(method, path, body, self._timeout)
+    async def _answer(
+        self, method: str, path: str, body: Any = None, timeout: aiohttp.ClientTimeout | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        server, response = await self._connect(method, path, body, timeout or self._timeout)
         try:
             async with response:
                 raw = await response.read()

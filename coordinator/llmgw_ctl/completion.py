@@ -40,6 +40,17 @@ def nodes(ctx: typer.Context, incomplete: str) -> Candidates:
     return _ask(ctx, incomplete, ask)
 
 
+def gpus(ctx: typer.Context, incomplete: str) -> Candidates:
+    async def ask(client: AdminClient) -> Candidates:
+        return [
+            (gpu.get("uuid", ""), f"{gpu.get('gpu_class', '')} on {node.get('name')}")
+            for node in await client.nodes()
+            for gpu in (node.get("inventory") or {}).get("gpus", [])
+        ]
+
+    return _ask(ctx, incomplete, ask)
+
+
 def fabrics(ctx: typer.Context, incomplete: str) -> Candidates:
     async def ask(client: AdminClient) -> Candidates:
         return [(each.get("subnet", ""), f"mapped by {each.get('mapper')}") for each in await client.fabrics()]

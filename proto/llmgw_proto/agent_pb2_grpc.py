@@ -39,6 +39,31 @@ class AgentStub:
                 request_serializer=llmgw__proto_dot_agent__pb2.LogsRequest.SerializeToString,
                 response_deserializer=llmgw__proto_dot_agent__pb2.LogsChunk.FromString,
                 _registered_method=True)
+        self.Hold = channel.unary_unary(
+                '/llmgw.agent.v1.Agent/Hold',
+                request_serializer=llmgw__proto_dot_agent__pb2.HoldRequest.SerializeToString,
+                response_deserializer=llmgw__proto_dot_agent__pb2.Standing.FromString,
+                _registered_method=True)
+        self.Lift = channel.unary_unary(
+                '/llmgw.agent.v1.Agent/Lift',
+                request_serializer=llmgw__proto_dot_agent__pb2.LiftRequest.SerializeToString,
+                response_deserializer=llmgw__proto_dot_agent__pb2.Standing.FromString,
+                _registered_method=True)
+        self.SetPower = channel.unary_unary(
+                '/llmgw.agent.v1.Agent/SetPower',
+                request_serializer=llmgw__proto_dot_agent__pb2.SetPowerRequest.SerializeToString,
+                response_deserializer=llmgw__proto_dot_agent__pb2.PowerLimit.FromString,
+                _registered_method=True)
+        self.Bandwidth = channel.unary_unary(
+                '/llmgw.agent.v1.Agent/Bandwidth',
+                request_serializer=llmgw__proto_dot_agent__pb2.BandwidthRequest.SerializeToString,
+                response_deserializer=llmgw__proto_dot_agent__pb2.BandwidthResult.FromString,
+                _registered_method=True)
+        self.ServeBandwidth = channel.unary_stream(
+                '/llmgw.agent.v1.Agent/ServeBandwidth',
+                request_serializer=llmgw__proto_dot_agent__pb2.ServeBandwidthRequest.SerializeToString,
+                response_deserializer=llmgw__proto_dot_agent__pb2.BandwidthServer.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -51,6 +76,41 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Hold(self, request, context):
+        """Sets a GPU or port aside, until it is lifted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Lift(self, request, context):
+        """Lifts every quarantine from a GPU or port and looks at it again; what still shows comes back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPower(self, request, context):
+        """Sets a GPU's power cap, never outside of what the card allows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Bandwidth(self, request, context):
+        """Measures the bandwidth from this node to another one; the answer comes when the test is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ServeBandwidth(self, request, context):
+        """The other end of a test, called by the agent that measures: says where it listens, and serves until the caller leaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +118,31 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=llmgw__proto_dot_agent__pb2.LogsRequest.FromString,
                     response_serializer=llmgw__proto_dot_agent__pb2.LogsChunk.SerializeToString,
+            ),
+            'Hold': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=llmgw__proto_dot_agent__pb2.HoldRequest.FromString,
+                    response_serializer=llmgw__proto_dot_agent__pb2.Standing.SerializeToString,
+            ),
+            'Lift': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lift,
+                    request_deserializer=llmgw__proto_dot_agent__pb2.LiftRequest.FromString,
+                    response_serializer=llmgw__proto_dot_agent__pb2.Standing.SerializeToString,
+            ),
+            'SetPower': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPower,
+                    request_deserializer=llmgw__proto_dot_agent__pb2.SetPowerRequest.FromString,
+                    response_serializer=llmgw__proto_dot_agent__pb2.PowerLimit.SerializeToString,
+            ),
+            'Bandwidth': grpc.unary_unary_rpc_method_handler(
+                    servicer.Bandwidth,
+                    request_deserializer=llmgw__proto_dot_agent__pb2.BandwidthRequest.FromString,
+                    response_serializer=llmgw__proto_dot_agent__pb2.BandwidthResult.SerializeToString,
+            ),
+            'ServeBandwidth': grpc.unary_stream_rpc_method_handler(
+                    servicer.ServeBandwidth,
+                    request_deserializer=llmgw__proto_dot_agent__pb2.ServeBandwidthRequest.FromString,
+                    response_serializer=llmgw__proto_dot_agent__pb2.BandwidthServer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +172,141 @@ class Agent:
             '/llmgw.agent.v1.Agent/Logs',
             llmgw__proto_dot_agent__pb2.LogsRequest.SerializeToString,
             llmgw__proto_dot_agent__pb2.LogsChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.agent.v1.Agent/Hold',
+            llmgw__proto_dot_agent__pb2.HoldRequest.SerializeToString,
+            llmgw__proto_dot_agent__pb2.Standing.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Lift(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.agent.v1.Agent/Lift',
+            llmgw__proto_dot_agent__pb2.LiftRequest.SerializeToString,
+            llmgw__proto_dot_agent__pb2.Standing.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPower(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.agent.v1.Agent/SetPower',
+            llmgw__proto_dot_agent__pb2.SetPowerRequest.SerializeToString,
+            llmgw__proto_dot_agent__pb2.PowerLimit.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Bandwidth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.agent.v1.Agent/Bandwidth',
+            llmgw__proto_dot_agent__pb2.BandwidthRequest.SerializeToString,
+            llmgw__proto_dot_agent__pb2.BandwidthResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ServeBandwidth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.agent.v1.Agent/ServeBandwidth',
+            llmgw__proto_dot_agent__pb2.ServeBandwidthRequest.SerializeToString,
+            llmgw__proto_dot_agent__pb2.BandwidthServer.FromString,
             options,
             channel_credentials,
             insecure,

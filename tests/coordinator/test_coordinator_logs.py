@@ -11,7 +11,7 @@ import pytest
 
 from llmgw_base.clock import SystemClock
 from llmgw_base.secrets import agent_token
-from llmgw_coordinator.api import logs
+from llmgw_coordinator.api import agents, logs
 from llmgw_proto import keyspace
 from llmgw_proto.records import AliveRecord, ClusterRecord
 from llmgw_testing.coordinators import TOKEN, Admin, Cluster, admin_of
@@ -100,7 +100,7 @@ def test_a_log_that_is_followed_begins_although_nothing_is_in_it_yet(monkeypatch
 
 
 def test_an_agent_that_cannot_be_reached_is_a_502_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "CONNECT_LIMIT", 0.3)
+    monkeypatch.setattr(agents, "CONNECT_LIMIT", 0.3)
 
     async def test() -> None:
         async with serving() as (cluster, _, admin, path):

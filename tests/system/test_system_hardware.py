@@ -72,6 +72,52 @@ def test_a_gpu_is_lost_and_another_reports_an_xid(tmp_path: Path, monkeypatch: p
         assert "llmgw_agent_store_connected 1.0" in page
         assert request(f"http://127.0.0.1:{port}/healthz") == (200, b"ok\n")
 
+        # The operator has looked after it.
+        done = stack.ctl("gpu", "lift", spare)
+        assert done.stdout == f"{spare} on n1 may be used\n"
+        wait_until(lambda: list(quarantines(stack)) == [lost], within=SOON, what="the quarantine to be lifted")
+
+
+def test_operators_set_aside_cap_and_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(monkeypatch, tmp_path, machine.l40s(2))
+    one, two = machine.uuid(0), machine.uuid(1)
+    with Stack(tmp_path) as stack:
+        stack.coordinator()
+        stack.agent("n1", metrics={"listen": None})
+        stack.environment.pop("FAKE_NVML")
+        stack.environment.pop("LD_LIBRARY_PATH")
+        stack.agent("n2", metrics={"listen": None})
+        stack.apply(gpu_model("a"))
+        (replica,) = stack.ready("a", 1)
+        (used,) = replica["gpus"]
+
+        # The GPU in use is set aside: its replica moves to the other one.
+        stack.ctl("gpu", "hold", used, "--reason", "fan is loud")
+        wait_until(lambda: "fan is loud" in quarantines(stack).get(used, ""), within=SOON, what="the GPU to be set aside")
+        wait_until(
+            lambda: [each for each in stack.replicas("a") if each["gpus"] != [used] and each["state"] == "Ready"],
+            within=SOON,
+            what="the replica to leave the GPU",
+        )
+        assert stack.ask_ctl("gpu", "lift", used[:12]) == {"node": "n1", "subject": used, "quarantine": None}
+
+        assert stack.ctl("gpu", "power", one, "200").stdout == f"{one}: power limit 200 W\n"
+        assert "100 to 350 W; choose one inside" in stack.ctl("gpu", "power", two, "20", expect=2).stderr
+        assert stack.ctl("gpu", "power", one, "default").stdout == f"{one}: power limit 350 W\n"
+        assert "no GPU or port 'mlx5_9:1'" in stack.ctl("gpu", "hold", "mlx5_9:1", "--node", "n1", expect=4).stderr
+
+        refused = stack.ctl("node", "bandwidth", "n1", "n2", "--seconds", "0.3", expect=1).stderr
+        assert "drain it first, or force the test" in refused
+        refused = stack.ctl("node", "bandwidth", "n2", "n1", "--seconds", "0.3", expect=1).stderr
+        assert "node n1: " in refused
+        assert "drain it first, or force the test" in refused
+        found = stack.ask_ctl("node", "bandwidth", "n2", "n1", "--force", "--seconds", "0.3")
+        assert (found["node"], found["peer"], found["method"]) == ("n2", "n1", "tcp")
+        assert found["gigabits_per_second"] > 0.01
+        # The other end is free again at once.
+        assert "Gb/s over TCP" in stack.ctl("node", "bandwidth", "n1", "n2", "--force", "--seconds", "0.2").stdout
+        assert "not alive" in stack.ctl("node", "bandwidth", "n1", "n9", "--force", expect=3).stderr
+
 
 def test_a_driver_that_hangs_harms_neither_agent_nor_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml(monkeypatch, tmp_path, machine.l40s(2))

@@ -39,6 +39,25 @@ async def start_server(config: AgentConfig, service: agent_pb2_grpc.AgentService
 
 
 def credentials(tls: TlsSection) -> grpc.ServerCredentials:
+    ca, cert, private = _files(tls)
+    return cast(
+        grpc.ServerCredentials,
+        grpc.ssl_server_credentials([(private, cert)], root_certificates=ca, require_client_auth=True),  # type: ignore[no-untyped-call]  # grpc
+    )
+
+
+def channel_credentials(tls: TlsSection) -> grpc.ChannelCredentials:
+    """For calling another agent.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    ca, cert, private = _files(tls)
+    return cast(grpc.ChannelCredentials, grpc.ssl_channel_credentials(ca, private, cert))  # type: ignore[no-untyped-call]  # grpc
+
+
+def _files(tls: TlsSection) -> list[bytes]:
+    """CA, certificate, key."""
     files = []
     for key in ("ca", "cert", "key"):
         path = getattr(tls, key)
@@ -48,8 +67,4 @@ def credentials(tls: TlsSection) -> grpc.ServerCredentials:
             raise ConfigError(
                 f"tls.{key}: {path} cannot be read: {error.strerror}; correct the path or its permissions"
             ) from error
-    ca, cert, private = files
-    return cast(
-        grpc.ServerCredentials,
-        grpc.ssl_server_credentials([(private, cert)], root_certificates=ca, require_client_auth=True),  # type: ignore[no-untyped-call]  # grpc
-    )
+    return files

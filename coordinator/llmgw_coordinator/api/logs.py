@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +12,15 @@ from aiohttp import web
 from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
 
 from llmgw_base.etcd.timers import done_within, reap
-from llmgw_base.secrets import agent_token
+from llmgw_coordinator.api.agents import Agents, unreachable
 from llmgw_coordinator.api.context import Context
 from llmgw_coordinator.api.problems import ApiError, not_found
 from llmgw_coordinator.api.routes import Query, Route
 from llmgw_proto.agent_pb2 import LogsRequest
-from llmgw_proto.agent_pb2_grpc import AgentStub
 
-#: Seconds until an agent that does not accept the connection counts as unreachable.
-CONNECT_LIMIT = 3.0
 #: Seconds in which a refusal can still become an error answer; after that the answer has begun.
 FIRST_CHUNK_WAIT = 1.0
 _MOST_LINES = 2**32 - 1
-_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +29,11 @@ logger = logging.getLogger(__name__)
 class Target:
     node: str
     shard: str
-    address: str
-    token: str
 
 
 class Logs:
-    def __init__(self, context: Context, credentials: grpc.ChannelCredentials | None) -> None:
-        """
-        Args:
-            credentials: for calling agents over mutual TLS; None: plaintext.
-        """
-        self._context = context
-        self._credentials = credentials
+    def __init__(self, context: Context, agents: Agents) -> None:
+        self._context, self._agents = context, agents
 
     def routes(self) -> list[Route]:
         return [
@@ -74,13 +61,9 @@ class Logs:
         tail = _number(request, "tail", 100, _MOST_LINES)
         follow = bool(_number(request, "follow", 0, 1))
         target = self._target(request.match_info["replica"])
-        async with self._channel(target) as channel:
-            stub: Any = AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
-            call = stub.Logs(
-                LogsRequest(shard=target.shard, tail=tail, follow=follow),
-                metadata=(("authorization", f"Bearer {target.token}"),),
-            )
-            # Closing the channel ends the call, also when the client has left and this task is being cancelled.
+        async with self._agents.line(target.node) as line:
+            call = line.stub.Logs(LogsRequest(shard=target.shard, tail=tail, follow=follow), metadata=line.metadata)
+            # Leaving the line ends the call, also when the client has left and this task is being cancelled.
             return await _relay(request, call, target, self._context)
 
     def _target(self, replica: str) -> Target:
@@ -90,28 +73,7 @@ class Logs:
         place = next((place for known in (wished, left) for place, name in known.items() if name == replica), None)
         if place is None:
             raise not_found("replica", replica, see="replica list")
-        node, shard = place
-        alive = view.alive.get(node)
-        if alive is None or view.cluster is None:
-            raise _unreachable(node, "the agent is not alive")
-        return Target(node, shard, alive.record.grpc_address, agent_token(view.cluster.engine_secret, node))
-
-    @contextlib.asynccontextmanager
-    async def _channel(self, target: Target) -> AsyncIterator[Any]:
-        if self._credentials is None:
-            channel = aio.insecure_channel(target.address, _OPTIONS)
-        else:
-            channel = aio.secure_channel(target.address, self._credentials, _OPTIONS)
-        try:
-            connecting = asyncio.ensure_future(channel.channel_ready())
-            try:
-                if not await done_within(self._context.clock, connecting, CONNECT_LIMIT):
-                    raise _unreachable(target.node, f"no connection to {target.address} within {CONNECT_LIMIT:g} s")
-            finally:
-                await reap(connecting)
-            yield channel
-        finally:
-            await channel.close()
+        return Target(*place)
 
 
 async def _relay(request: web.Request, call: Any, target: Target, context: Context) -> web.StreamResponse:
@@ -150,15 +112,6 @@ def _number(request: web.Request, name: str, default: int, most: int) -> int:
     return int(text)
 
 
-def _unreachable(node: str, cause: str) -> ApiError:
-    return ApiError(
-        502,
-        "agent_unreachable",
-        f"the agent of node {node} cannot be asked: {cause}",
-        f"see whether llmgw-agent runs on {node} and its gRPC port is open to this coordinator; the log file is on the node",
-    )
-
-
 def _answer(error: BaseException, target: Target) -> BaseException:
     if not isinstance(error, aio.AioRpcError):
         return error
@@ -169,4 +122,4 @@ def _answer(error: BaseException, target: Target) -> BaseException:
             f"node {target.node} has no log of {target.shard}: {error.details()}",
             "wait until it has started",
         )
-    return _unreachable(target.node, f"{error.code().name.lower()}: {error.details()}")
+    return unreachable(target.node, f"{error.code().name.lower()}: {error.details()}")

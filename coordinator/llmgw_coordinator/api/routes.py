@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from pydantic import BaseModel
 
+#: Seconds after which a write that etcd does not answer is given up.
+WRITE_LIMIT = 10.0
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -24,6 +26,7 @@ class Route:
     """One operation.
 
     ``answers`` maps statuses to the shape of the answer (None: text); error answers need not be listed, all share one shape.
+    ``limit`` is for writes: seconds after which an answer is given up.
     """
 
     method: str
@@ -37,6 +40,7 @@ class Route:
     errors: tuple[int, ...] = ()
     token: bool = True
     content_type: str = "application/json"
+    limit: float = WRITE_LIMIT
 
 
 def as_json(shape: BaseModel, *, status: int = 200) -> web.Response:

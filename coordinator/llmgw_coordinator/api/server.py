@@ -16,8 +16,10 @@ from prometheus_client import Counter
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.errors import StoreError
 from llmgw_coordinator.api import audit
+from llmgw_coordinator.api.agents import Agents
 from llmgw_coordinator.api.context import Context
 from llmgw_coordinator.api.fabrics import Fabrics
+from llmgw_coordinator.api.hardware import Hardware
 from llmgw_coordinator.api.health import Health
 from llmgw_coordinator.api.logs import Logs
 from llmgw_coordinator.api.models import Models
@@ -35,8 +37,6 @@ from llmgw_coordinator.metrics import Metrics
 BODY_LIMIT = 2**20
 #: What is logged for a client that did not wait for its answer.
 CLIENT_GONE = 499
-#: Seconds after which a write that etcd does not answer is given up.
-WRITE_LIMIT = 10.0
 #: Seconds that open log streams get when the program stops.
 SHUTDOWN_LIMIT = 1.0
 _READS = ("GET", "HEAD")
@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 def all_routes(context: Context, metrics: Metrics, credentials: grpc.ChannelCredentials | None) -> list[Route]:
     """Every route but ``/openapi.json``, which tells of them."""
+    agents = Agents(context, credentials)
     resources = (
         Health(context, metrics),
         Status(context),
@@ -53,7 +54,8 @@ def all_routes(context: Context, metrics: Metrics, credentials: grpc.ChannelCred
         Models(context),
         Replicas(context),
         Fabrics(context),
-        Logs(context, credentials),
+        Logs(context, agents),
+        Hardware(agents),
     )
     return [route for resource in resources for route in resource.routes()]
 
@@ -132,14 +134,11 @@ def make_app(routes: Sequence[Route], guard: Guard, context: Context, requests: 
 
     async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if request.method in _READS:
-                return await handler(request)
-            async with asyncio.timeout(WRITE_LIMIT):
-                return await handler(request)
+            return await handler(request)
         except StoreError as error:
             raise from_store(error) from error
         except TimeoutError as error:
-            raise unavailable(f"no answer within {WRITE_LIMIT:g} s, the write may yet happen") from error
+            raise unavailable("no answer in time, the write may yet happen") from error
         except SpecConflictError as error:
             raise ApiError(409, "conflict", str(error), "try again") from error
         except (web.HTTPException, ApiError):
@@ -167,12 +166,13 @@ _METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH")
 
 
 def _guarded(route: Route, guard: Guard) -> Handler:
-    if not route.token:
-        return route.handler
-
     async def guarded(request: web.Request) -> web.StreamResponse:
-        guard.admit(request)
-        return await route.handler(request)
+        if route.token:
+            guard.admit(request)
+        if route.method in _READS:
+            return await route.handler(request)
+        async with asyncio.timeout(route.limit):
+            return await route.handler(request)
 
     return guarded
 

@@ -142,6 +142,55 @@ class ScaleBody(BaseModel):
     replicas: int = Field(ge=0, le=10_000)
 
 
+class HoldBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reason: str = Field(default="", max_length=500)
+
+
+class LiftBody(BaseModel):
+    """Nothing: ``{}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PowerBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    watts: float | None = Field(gt=0, description="null restores the card's default")
+
+
+class BandwidthBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    peer: str = Field(min_length=1, description="the other node")
+    force: bool = Field(default=False, description="also while replicas serve on the ports to be tested")
+    seconds: float = Field(default=5, gt=0, le=60)
+
+
+class StandingView(Shape):
+    subject: str = Field(description="UUID of the GPU, or the port")
+    quarantine: str | None = Field(description="why it may not be used; null when it may")
+
+
+class PowerView(Shape):
+    gpu: str
+    watts: float = Field(description="the limit that now holds")
+
+
+class BandwidthView(Shape):
+    node: str
+    peer: str
+    method: str = Field(description="rdma (ib_write_bw) or tcp")
+    gigabits_per_second: float
+    bytes: int
+    seconds: float
+    streams: int = Field(description="connections at once, for tcp")
+    port: str | None = Field(description="of the node, for rdma")
+    peer_port: str | None
+    note: str = Field(description="why a quicker way was not taken")
+
+
 class Ready(Shape):
     ready: bool
     leader: bool

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from llmgw_ctl import completion
 from llmgw_ctl.options import NodeName, Output, Server, TokenFile
 
 app = typer.Typer(no_args_is_help=True, help="The machines that run models.")
@@ -50,3 +53,28 @@ def show_node(
         session.terminal.line()
     here = [each for each in replicas if each.get("node") == name]
     session.terminal.grid(replicas_grid(here, now, empty="No replicas on this node.").without("NODE"))
+
+
+@app.command("bandwidth")
+def node_bandwidth(
+    ctx: typer.Context,
+    name: NodeName,
+    peer: Annotated[str, typer.Argument(metavar="PEER", help="Name of the other node.", autocompletion=completion.nodes)],
+    force: Annotated[bool, typer.Option("--force", help="Also while replicas serve there; it takes their bandwidth.")] = False,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to measure.")] = 5,
+    output: Output = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Measure the bandwidth from one node to another: over RDMA where both have it, else over TCP."""
+    from llmgw_ctl.session import Session
+    from llmgw_ctl.views.nodes import bandwidth_line
+
+    session = Session(ctx, server=server, token_file=token_file, output=output)
+    found = session.call(lambda client: client.bandwidth(name, peer, force=force, seconds=seconds))
+    if not session.for_people:
+        session.data(found)
+        return
+    session.terminal.line(bandwidth_line(found))
+    if found.get("note"):
+        session.terminal.note(found["note"])

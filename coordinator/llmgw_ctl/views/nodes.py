@@ -68,6 +68,13 @@ def node_facts(node: NodeView, now: float) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
+def bandwidth_line(found: dict[str, Any]) -> str:
+    """``n1 to n2: 387.2 Gb/s over RDMA (mlx5_0:1 to mlx5_0:1), measured for 5.0 s``."""
+    way = f"RDMA ({found.get('port')} to {found.get('peer_port')})" if found.get("method") == "rdma" else "TCP"
+    rate, seconds = found.get("gigabits_per_second", 0), found.get("seconds", 0)
+    return f"{found.get('node')} to {found.get('peer')}: {rate:.1f} Gb/s over {way}, measured for {seconds:.1f} s"
+
+
 def liveness(node: NodeView) -> str:
     return "alive" if node.get("alive") else "gone"
 
