@@ -82,11 +82,11 @@ class Environments:
         return read((self.folder(engine) / CURRENT).resolve())
 
     def find(self, engine: str, version: str | None) -> Environment | None:
-        """The current one if it is of that version, else the newest of it. Without a version the current one."""
+        """The current one if it is of that version (or none is named), else the newest that is."""
         current = self.current(engine)
-        if version is None or (current is not None and current.note.version == version):
+        if current is not None and version in (None, current.note.version):
             return current
-        return next((each for each in self.all(engine) if each.note.version == version), None)
+        return next((each for each in self.all(engine) if version in (None, each.note.version)), None)
 
     def make_current(self, environment: Environment) -> None:
         """In one step: there is always one or the other. Raises OSError."""

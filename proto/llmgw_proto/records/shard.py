@@ -75,7 +75,10 @@ class ShardRecord(Record):
     node: str
     epoch: int
     state: ShardState
-    reason: str = Field(default="", description="for Failed, Rejected and Suspect: cause and remedy in one sentence")
+    reason: str = Field(
+        default="",
+        description="for Failed, Rejected and Suspect: cause and remedy in one sentence; for Installing how far it is",
+    )
     engine: str
     engine_version: str = ""
     pid: int | None = None
