@@ -57,6 +57,12 @@ class EnginesSection(Section):
     start_seconds: float = Field(default=900, gt=0, description="how long an engine may take to become ready")
     stop_seconds: float = Field(default=10, ge=0, description="between SIGTERM and SIGKILL")
     hang_seconds: float = Field(default=30, gt=0, description="how long a suspect may stay silent before it is restarted")
+    stall_seconds: float = Field(
+        default=120, gt=0, description="how long requests may run without getting on before the engine is a suspect"
+    )
+    probe_seconds: float = Field(
+        default=60, gt=0, description="an engine that has no known metrics is asked for a token when it was idle for so long"
+    )
     install: dict[InstallableEngine, EngineInstall] = Field(
         default={}, description="engines that the agent installs when a model needs them"
     )

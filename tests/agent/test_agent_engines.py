@@ -21,7 +21,7 @@ from llmgw_agent.engines.probe import probe
 from llmgw_agent.engines.registry import find_driver, installed, make_drivers
 from llmgw_agent.engines.weights import check_gguf, local_path
 from llmgw_agent.errors import RejectedError
-from llmgw_agent.shard.drain import open_connections
+from llmgw_agent.shard.connections import open_connections
 from llmgw_proto.records import AssignmentRecord
 from llmgw_testing.fake_engine import FakeEngine
 from llmgw_testing.fake_openai import reply

@@ -151,6 +151,7 @@ class Engine:
         self.token_seconds = token_seconds
         self.healthy = True
         self.wedged = False
+        self.metered = True
         self.running = 0
         self.generated = 0
         self.prompted = 0
@@ -161,7 +162,7 @@ class Engine:
         path = request.path
         if path == "/health":
             await exchange.send(json_reply(200 if self.healthy else 503, {}))
-        elif path == "/metrics":
+        elif path == "/metrics" and self.metered:
             text = self.metrics().encode()
             await exchange.send(head(200, "content-type: text/plain; version=0.0.4", f"content-length: {len(text)}") + text)
         elif self.api_key is not None and request.values("authorization") != [f"Bearer {self.api_key}"]:

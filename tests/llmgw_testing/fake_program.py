@@ -13,6 +13,8 @@
     double-fork     as normal, but first leaves a child in its own session behind (its pid is printed)
     ignore-sigterm  as normal, SIGTERM does nothing
     flood           as normal, and writes to stdout without end
+
+SIGUSR1 makes it wedge from then on. With `--no-metrics` there is no `/metrics`.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--delay", type=float, default=2.0, help="seconds, for slow-start and crash-later")
     parser.add_argument("--tokens", type=int, default=5, help="words in an answer")
     parser.add_argument("--token-seconds", type=float, default=0.0)
+    parser.add_argument("--no-metrics", action="store_true")
     options = parser.parse_args(argv)
     script: str = options.script
 
@@ -70,6 +73,8 @@ def main(argv: list[str] | None = None) -> int:
     engine = FakeEngine(*options.model, api_key=options.api_key, tokens=options.tokens, token_seconds=pace)
     engine.engine.healthy = script not in ("never-ready", "slow-start")
     engine.engine.wedged = script == "wedge"
+    engine.engine.metered = not options.no_metrics
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(engine.engine, "wedged", True))
     with engine.start(options.port):
         print(f"fake engine listening on {engine.url} pid {os.getpid()} script {script}", flush=True)
         if script == "flood":

@@ -1,4 +1,4 @@
-"""The log files of one shard: ``engine.log`` and its older parts, and ``first-failure.log`` of the present epoch."""
+"""A shard's log files: ``engine.log`` and its older parts; ``first-failure.log`` of the present epoch; ``suspect.log``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from llmgw_agent.process.logmon import NAME
 
 FIRST_FAILURE = "first-failure.log"
+SUSPECT = "suspect.log"
 PINNED_BYTES = 256 << 10
 
 
@@ -53,6 +54,12 @@ def pin_first_failure(folder: Path, epoch: int, reason: str, lines: list[str]) -
     """Keeps the log of an epoch's first failure from being rotated away by the failures that follow."""
     body = "\n".join(lines).encode(errors="replace")[-PINNED_BYTES:]
     (folder / FIRST_FAILURE).write_bytes(f"[llmgw] first failure of epoch {epoch}: {reason}\n".encode() + body + b"\n")
+
+
+def pin_evidence(folder: Path, epoch: int, reason: str, lines: list[str]) -> None:
+    """Keeps what was seen of an engine when it became a suspect; the latest time counts."""
+    body = "\n".join(lines).encode(errors="replace")[:PINNED_BYTES]
+    (folder / SUSPECT).write_bytes(f"[llmgw] suspect in epoch {epoch}: {reason}\n".encode() + body + b"\n")
 
 
 def prune(root: Path, living: set[str], keep: int) -> None:

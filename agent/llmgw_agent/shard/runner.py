@@ -16,23 +16,26 @@ from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import AttemptError, PortTakenError, RejectedError, SurvivorsError
 from llmgw_agent.install.progress import Phase, Step
-from llmgw_agent.logs.files import FIRST_FAILURE, pin_first_failure, read_attempt
+from llmgw_agent.logs.files import FIRST_FAILURE, SUSPECT, pin_first_failure, read_attempt
 from llmgw_agent.process.end import end_family
 from llmgw_agent.process.identity import Identity, is_running, peak_rss
 from llmgw_agent.process.scan import Marked, find_family
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.drain import wait_idle
 from llmgw_agent.shard.engine import Engine
+from llmgw_agent.shard.evidence import ask_figures, keep
 from llmgw_agent.shard.exits import classify
 from llmgw_agent.shard.fetch import fetch, release
 from llmgw_agent.shard.launch import Launcher, Prepared, check, locate, marker_of, output_of
 from llmgw_agent.shard.ledger import Ledger
+from llmgw_agent.shard.liveness import Judge
 from llmgw_agent.shard.machine import Machine
 from llmgw_agent.shard.record import endpoint_record
 from llmgw_agent.shard.recover import choose
 from llmgw_agent.shard.restart import Limits, RestartPolicy, Retry
 from llmgw_agent.shard.serve import Serving
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard
+from llmgw_agent.shard.watch_work import Liveness
 from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState, Timings
 
 PORT_RETRIES = 5
@@ -225,7 +228,11 @@ class Runner:
             waited = context.clock.monotonic() - began - (timings.start_to_listen or 0.0)
             self._ledger.change(timings=timings.model_copy(update={"listen_to_ready": waited}))
             self._became_ready(endpoint_record(context.node, context.config.node.address, self.wish, attempt, found))
-        await serving.watch_health(limits.hang_seconds, self._suspect, self._healthy)
+        endpoint = self._ledger.saved.endpoint
+        assert endpoint is not None
+        judge = Judge(limits.stall_seconds, limits.probe_seconds)
+        liveness = Liveness(context.clock, judge, endpoint, attempt.port)
+        await serving.watch_health(limits.hang_seconds, liveness, partial(self._suspect, serving.client), self._healthy)
 
     def _listening(self, began: float) -> None:
         if self._machine.state is ShardState.STARTING:
@@ -240,9 +247,18 @@ class Runner:
         self._ledger.offer(endpoint.model_copy(update={"draining": False, "policy": self.wish.policy}))
         self._machine.to(ShardState.READY)
 
-    def _suspect(self) -> None:
+    async def _suspect(self, client: EngineClient, reason: str) -> None:
         self._ledger.suspend()
-        self._machine.to(ShardState.SUSPECT, "the engine runs but does not answer; routers leave it out until it does")
+        self._machine.to(ShardState.SUSPECT, reason)
+        engine, attempt = self._engine, self._ledger.saved.attempt
+        if engine is None or attempt is None:
+            return
+        figures = await ask_figures(client)
+        folder = self._context.log_folder(self.shard)
+        try:
+            await asyncio.to_thread(keep, folder, self.wish.epoch, reason, figures, engine.pid, attempt.id)
+        except OSError as error:
+            logger.warning("cannot keep what was seen of a suspect", extra={"fields": {"file": SUSPECT, "cause": str(error)}})
 
     def _healthy(self) -> None:
         endpoint = self._ledger.saved.endpoint

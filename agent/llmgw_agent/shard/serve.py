@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from llmgw_agent.engines.base import Driver, Facts
 from llmgw_agent.engines.client import EngineClient, EngineSilentError
 from llmgw_agent.engines.probe import probe
 from llmgw_agent.errors import AttemptError
+from llmgw_agent.shard.watch_work import Liveness
 from llmgw_base.clock import Clock
 from llmgw_proto.records import AssignmentRecord
 
@@ -79,22 +80,33 @@ class Serving:
                     raise AttemptError(f"the engine says that it is healthy, but {error}. Look at its log.") from error
                 await self.clock.sleep(1)
 
-    async def watch_health(self, hang: float, on_suspect: Callable[[], None], on_healthy: Callable[[], None]) -> None:
-        """Asks for ever. Calls ``on_healthy`` after each good answer, ``on_suspect`` when several are missing.
+    async def watch_health(
+        self,
+        hang: float,
+        liveness: Liveness,
+        on_suspect: Callable[[str], Awaitable[None]],
+        on_healthy: Callable[[], None],
+    ) -> None:
+        """Asks for ever. Calls ``on_healthy`` after each good answer, ``on_suspect`` once when it no longer answers or gets on.
 
         Raises:
             AttemptError: it has been a suspect for ``hang`` seconds.
         """
-        misses, suspect_since = 0, 0.0
+        misses = 0
+        suspect_since: float | None = None
         while True:
-            await self.clock.sleep(HEALTH_EVERY if misses == 0 else HEALTH_AFTER_MISS)
-            if await self.healthy():
-                misses = 0
+            await self.clock.sleep(min(HEALTH_EVERY, liveness.every) if misses == 0 else HEALTH_AFTER_MISS)
+            misses = 0 if await self.healthy() else misses + 1
+            stall = await liveness.objection(self.client) if misses == 0 else None
+            if misses == 0 and stall is None:
+                suspect_since = None
                 on_healthy()
                 continue
-            misses += 1
-            if misses == MISSES_TO_SUSPECT:
+            if misses < MISSES_TO_SUSPECT and stall is None:
+                continue
+            if suspect_since is None:
                 suspect_since = self.clock.monotonic()
-                on_suspect()
-            if misses >= MISSES_TO_SUSPECT and self.clock.monotonic() - suspect_since >= hang:
-                raise AttemptError(f"the engine runs, but did not answer for {hang:g} s, so it is ended. Look at its log.")
+                await on_suspect(f"{stall or 'the engine runs but does not answer'}; routers leave it out until it does")
+            if self.clock.monotonic() - suspect_since >= hang:
+                what = f"{stall}, and nothing changed" if stall else "the engine runs, but did not answer"
+                raise AttemptError(f"{what} for {hang:g} s, so it is ended. Look at its log.")
