@@ -148,7 +148,7 @@ def test_names_are_completed_from_the_coordinator(tmp_path: Path, admin: FakeAdm
         ("llmgwctl model show a", ["alpha"]),
         ("llmgwctl replica logs b", ["beta-00000"]),
         ("llmgwctl node show ", ["n1"]),
-        ("llmgwctl model serve m --engine ", ["llamacpp", "command"]),
+        ("llmgwctl model serve m --engine ", ["llamacpp", "vllm", "sglang", "command"]),
     ]:
         parts = words.split(" ")
         env = environment(tmp_path, admin, _LLMGWCTL_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(len(parts) - 1))

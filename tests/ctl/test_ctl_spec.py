@@ -99,7 +99,7 @@ def test_words_after_dashes_mean_engine_command_without_a_source() -> None:
     ("wish", "said"),
     [
         (ServeWish("m"), "source is missing"),
-        (ServeWish("m", "/m", engine="vllm"), "engine"),
+        (ServeWish("m", "/m", engine="warp"), "engine"),
         (ServeWish("m", "/m", engine="command"), "needs command"),
         (ServeWish("m", "/m", memory="lots"), "'lots' is not a size"),
         (ServeWish("m", "/m", env=("A",)), "--env A: not KEY=VALUE"),

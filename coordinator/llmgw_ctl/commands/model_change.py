@@ -67,7 +67,7 @@ def serve(
         typer.Option(
             "--engine",
             metavar="ENGINE",
-            help="llamacpp or command; command when words stand after --.",
+            help="llamacpp, vllm, sglang or command; command when words stand after --.",
             autocompletion=completion.engines,
         ),
     ] = None,
