@@ -134,3 +134,43 @@ def test_fabrics(ctl: Ctl) -> None:
     assert json.loads(ctl("fabric", "show", SUBNET, "-o", "json")) == yaml.safe_load(
         ctl("fabric", "show", SUBNET, "-o", "yaml")
     )
+
+
+def test_gpus_are_set_aside_and_lifted_by_uuid(ctl: Ctl) -> None:
+    # The simulated nodes have the same UUIDs from GPU 0 to 1: only the others are known by themselves.
+    assert ctl("gpu", "hold", machine.uuid(5), "--reason", "loud") == (
+        f"{machine.uuid(5)} on n1 is in quarantine: operator: loud\n"
+    )
+    assert ctl("gpu", "lift", machine.uuid(5)[:12]) == f"{machine.uuid(5)} on n1 may be used\n"
+    assert json.loads(ctl("gpu", "lift", machine.uuid(1), "--node", "n2", "-o", "json")) == {
+        "node": "n2",
+        "subject": machine.uuid(1),
+        "quarantine": None,
+    }
+    assert ctl("gpu", "hold", "mlx5_0:1", "--node", "n1").startswith("mlx5_0:1 on n1 is in quarantine")
+    assert ("POST", "/admin/v1/nodes/n1/gpus/mlx5_0%3A1/hold") in ctl.admin.requests
+
+
+def test_gpus_that_are_not_told_apart_or_not_there(ctl: Ctl) -> None:
+    assert "fits 2 GPUs" in ctl("gpu", "lift", machine.uuid(0), expect=2)
+    assert "fits 10 GPUs" in ctl("gpu", "lift", "GPU-00", expect=2)
+    assert "there is no gpu 'GPU'" in ctl("gpu", "lift", "GPU", expect=4)
+    assert "name its node with --node" in ctl("gpu", "lift", "mlx5_0:1", expect=2)
+    assert "there is no node" in ctl("gpu", "lift", machine.uuid(5), "--node", "n9", expect=4)
+
+
+def test_power_caps(ctl: Ctl) -> None:
+    uuid = machine.uuid(5)
+    assert ctl("gpu", "power", uuid, "350") == f"{uuid}: power limit 350 W\n"
+    assert ctl("gpu", "power", uuid, "default") == f"{uuid}: power limit 700 W\n"
+    assert ctl.admin.bodies == [{"watts": 350.0}, {"watts": None}]
+    for text in ("much", "0", "-5", "nan", "inf"):
+        assert "is not a power limit" in ctl("gpu", "power", uuid, "--", text, expect=2)
+
+
+def test_bandwidth(ctl: Ctl) -> None:
+    assert "m-1.0 is Ready" in ctl("node", "bandwidth", "n1", "n2", expect=1)
+    assert ctl("node", "bandwidth", "n1", "n2", "--force", "--seconds", "2") == (
+        "n1 to n2: 391.2 Gb/s over RDMA (mlx5_0:1 to mlx5_1:1), measured for 2.0 s\n"
+    )
+    assert json.loads(ctl("node", "bandwidth", "n1", "n2", "--force", "-o", "json"))["gigabits_per_second"] == 391.2

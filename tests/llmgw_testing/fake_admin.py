@@ -101,6 +101,8 @@ class FakeAdmin:
         app.router.add_get("/admin/v1/status", self._status)
         app.router.add_get("/admin/v1/nodes", self._nodes)
         app.router.add_get("/admin/v1/nodes/{name}", self._node)
+        app.router.add_post("/admin/v1/nodes/{node}/gpus/{gpu}/{word}", self._gpu)
+        app.router.add_post("/admin/v1/nodes/{node}/bandwidth", self._bandwidth)
         app.router.add_get("/admin/v1/fabrics", self._fabrics)
         app.router.add_get("/admin/v1/fabrics/{subnet}", self._fabric)
         app.router.add_get("/admin/v1/models", self._list)
@@ -153,6 +155,23 @@ class FakeAdmin:
     async def _node(self, request: web.Request) -> web.Response:
         found = [each for each in self.nodes if each["name"] == request.match_info["name"]]
         return web.json_response(found[0]) if found else _not_found("node", request.match_info["name"])
+
+    async def _gpu(self, request: web.Request) -> web.Response:
+        gpu, body = request.match_info["gpu"], await request.json()
+        self.bodies.append(body)
+        if request.match_info["word"] == "power":
+            return web.json_response({"gpu": gpu, "watts": body["watts"] or 700})
+        held = request.match_info["word"] == "hold"
+        return web.json_response({"subject": gpu, "quarantine": f"operator: {body['reason']}" if held else None})
+
+    async def _bandwidth(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.bodies.append(body)
+        if not body["force"]:
+            return _error(409, "refused", "m-1.0 is Ready on this node", "drain it first, or force the test")
+        result = {"method": "rdma", "gigabits_per_second": 391.2, "bytes": 1, "seconds": body["seconds"], "streams": 0}
+        ports = {"port": "mlx5_0:1", "peer_port": "mlx5_1:1", "note": ""}
+        return web.json_response({"node": request.match_info["node"], "peer": body["peer"], **result, **ports})
 
     async def _fabrics(self, request: web.Request) -> web.Response:
         return web.json_response({"fabrics": self.fabrics})
