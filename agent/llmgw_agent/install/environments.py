@@ -102,8 +102,10 @@ class Environments:
 def read(path: Path) -> Environment | None:
     """None if there is no whole environment at ``path``."""
     try:
-        note = Note(**json.loads((path / NOTE).read_text()))
-    except (OSError, ValueError, TypeError):
+        data = json.loads((path / NOTE).read_text())
+        engine, version, found, devices = (str(data[name]) for name in ("engine", "version", "found_version", "devices"))
+        note = Note(engine, version, found, devices, float(data["installed_at"]))
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     environment = Environment(path, note)
     return environment if environment.python.exists() and note.engine in RECIPES else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
+import importlib
 import os
 import shlex
 import shutil
@@ -36,9 +36,11 @@ def find_uv() -> list[str]:
     Raises:
         InstallRefusedError: it is not there.
     """
-    if importlib.util.find_spec("uv") is not None:
-        return [sys.executable, "-m", "uv"]
-    path = shutil.which("uv")
+    try:
+        # The program itself: with `python -m uv` the agent's own paths would have to reach the child.
+        path: str | None = importlib.import_module("uv").find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        path = shutil.which("uv")
     if path is None:
         raise InstallRefusedError(f"uv, which installs engines, is missing; run `{sys.executable} -m pip install uv`")
     return [path]

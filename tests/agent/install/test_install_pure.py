@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from llmgw_agent.install.collect import GRACE_SECONDS, superfluous
-from llmgw_agent.install.environments import Environment, Note
+from llmgw_agent.install.environments import Environment, Environments, Note, write_note
 from llmgw_agent.install.errors import InstallRefusedError
 from llmgw_agent.install.explain import explain
 from llmgw_agent.install.plan import check_lock, compile_arguments, environment_name, install_arguments, masked, want
@@ -188,3 +188,30 @@ def test_only_what_is_idle_long_enough_goes_the_least_recently_used_first() -> N
     known = [Environment(Path(f"/{age}"), Note("vllm", "1", "1", "", now - age * GRACE_SECONDS)) for age in (0, 2, 3, 4, 5)]
     gone = superfluous(known, needed=[Path("/2")], running=[Path("/5")], keep=1, now=now)
     assert [str(each.path) for each in gone] == ["/4"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"engine": "vllm"}', "\x00", '{"engine": "vllm", "installed_at": "x"}'])
+def test_an_environment_with_a_damaged_note_is_none(tmp_path: Path, content: str) -> None:
+    environment = tmp_path / "vllm" / "1.0-abc"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").touch()
+    (environment / "llmgw-installed.json").write_text(content)
+    assert Environments(tmp_path).all("vllm") == []
+    assert Environments(tmp_path).current("vllm") is None
+
+
+def test_without_a_link_the_newest_environment_serves(tmp_path: Path) -> None:
+    for version, at in (("1.0", 5.0), ("2.0", 9.0), ("3.0", 7.0)):
+        path = tmp_path / "vllm" / f"{version}-abc"
+        (path / "bin").mkdir(parents=True)
+        (path / "bin" / "python").touch()
+        write_note(path, Note("vllm", version, version, "for CPU", at))
+    environments = Environments(tmp_path)
+    found = environments.find("vllm", None)
+    assert found is not None
+    assert found.note.version == "2.0"
+    environments.make_current(environments.all("vllm")[1])
+    current = environments.find("vllm", None)
+    assert current is not None
+    assert current.note.version == "3.0"
+    assert environments.find("vllm", "9") is None
