@@ -46,13 +46,13 @@ def llama_argv(*args: str, program: str = "/usr/bin/llama-server", **fields: Any
 def test_llama_server_gets_its_place_and_sensible_defaults() -> None:
     assert llama_argv() == [
         *["/usr/bin/llama-server", "-m", "/w.gguf", "--host", "127.0.0.1", "--port", "4321", "--alias", "org/m"],
-        *["-np", "4", "--kv-unified", "-c", "8192", "--cache-ram", "256", "--slots", "--metrics"],
+        *["-np", "4", "--kv-unified", "-c", "8192", "-b", "512", "--cache-ram", "256", "--slots", "--metrics"],
     ]
 
 
 def test_what_the_user_says_goes_before_the_defaults() -> None:
-    argv = llama_argv("--parallel", "8", "--cache-ram=0", "--no-slots", "--metrics", "-c", "512")
-    assert argv[9:] == ["--parallel", "8", "--cache-ram=0", "--no-slots", "--metrics", "-c", "512"]
+    argv = llama_argv("--parallel", "8", "--cache-ram=0", "--no-slots", "--metrics", "-c", "512", "-ub", "64")
+    assert argv[9:] == ["--parallel", "8", "--cache-ram=0", "--no-slots", "--metrics", "-c", "512", "-ub", "64"]
 
 
 def test_on_gpus_the_context_is_left_to_llama_cpp() -> None:

@@ -29,6 +29,8 @@ DEFAULT_SLOTS = 4
 #: Tokens of context. Without a figure llama-server takes all that the model was trained for, which may need more host memory
 #: than its weights; on GPUs it fits the context to what is free.
 DEFAULT_CONTEXT = 8192
+#: Tokens of a prompt that are computed in one go on CPUs: llama.cpp's own default for -ub.
+CPU_BATCH = 512
 _LAUNCHER = "llmgw_agent.engines.xllamacpp_server"
 
 
@@ -124,6 +126,9 @@ class LlamaCpp:
             argv += ["-np", str(DEFAULT_SLOTS), "--kv-unified"]
         if not wish.gpus and not _given(wish.args, "-c", "--ctx-size"):
             argv += ["-c", str(DEFAULT_CONTEXT)]
+        if not wish.gpus and not _given(wish.args, "-b", "--batch-size", "-ub", "--ubatch-size"):
+            # It computes so many tokens at a time in any case, and between two batches it answers and serves other requests.
+            argv += ["-b", str(CPU_BATCH)]
         if not _given(wish.args, "-cram", "--cache-ram"):
             argv += ["--cache-ram", str(PROMPT_CACHE_MIB)]
         if not _given(wish.args, "--slots", "--no-slots"):
