@@ -10,7 +10,7 @@ from llmgw_agent.engines.base import Available
 from llmgw_agent.errors import AttemptError, RejectedError
 from llmgw_agent.shard.context import Context
 from llmgw_agent.weights import Progress, SourceInvalidError, WeightsError, parse_source
-from llmgw_agent.weights.sources import FileSource, Source
+from llmgw_agent.weights.sources import FileSource, Source, UrlSource, redacted
 from llmgw_base.clock import Clock
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
@@ -48,7 +48,8 @@ async def fetch(context: Context, wish: AssignmentRecord, tell: Callable[[str], 
     if reporter.fetched:
         fields = {
             "shard": wish.shard,
-            "source": found.source,
+            # Signed links carry keys.
+            "source": redacted(found.source) if isinstance(source, UrlSource) else found.source,
             "bytes": reporter.fetched,
             "seconds": round(context.clock.monotonic() - began, 1),
         }

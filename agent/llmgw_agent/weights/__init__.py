@@ -2,7 +2,7 @@
 
 ::
 
-    async with WeightStore(Path("/var/lib/llmgw/weights"), clock=clock, settings=settings, peers=None) as store:
+    async with WeightStore(Path("/var/lib/llmgw/agent/weights"), clock=clock, settings=settings, peers=None) as store:
         weights = await store.ensure("hf:org/repo:Q4_K_M", progress=show, pin="chat-k3x9q.0")
         weights.path, weights.total_bytes, weights.digests, weights.facts
         await store.release("hf:org/repo:Q4_K_M", "chat-k3x9q.0")
