@@ -20,11 +20,7 @@ def card(name: str, replicas: tuple[Replica, ...], started: int) -> dict[str, ob
     merged: dict[str, object] = {"id": name, "object": "model", "created": started, "owned_by": "llmgw", **found}
     merged["id"] = name
     lengths = [each.spec.max_model_len for each in replicas if each.spec.max_model_len is not None]
-    lengths += [
-        length
-        for each in replicas
-        if isinstance(length := each.card.get(name, {}).get("max_model_len"), int)
-    ]
+    lengths += [length for each in replicas if isinstance(length := each.card.get(name, {}).get("max_model_len"), int)]
     if lengths:
         merged["max_model_len"] = min(lengths)
     return merged
