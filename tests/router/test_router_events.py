@@ -163,3 +163,35 @@ def test_errors_as_first_event(first: bytes, error: bool, client: bool) -> None:
     assert is_error(first) is error
     if error:
         assert is_client_fault(first) is client
+
+
+def test_many_usages_in_one_read_count_in_their_order() -> None:
+    first = event({"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}})
+    last = event({"type": "message_delta", "usage": {"output_tokens": 30}})
+    nothing = event({"choices": [{}], "usage": None})
+    out, stream = relay([first + nothing + last + nothing])
+    assert out == first + nothing + last + nothing
+    assert (stream.usage.prompt, stream.usage.completion) == (9, 30)
+    assert stream.events == 4
+
+
+def test_events_of_the_first_read_are_counted_when_asked_for_later() -> None:
+    stream = EventStream(Usage(), withhold=True)
+    many = event(content("a")) * 3 + event(USAGE_ONLY)
+    assert stream.feed(many) == event(content("a")) * 3
+    assert stream.feed(event(content("b")) + event(content("c"))) == event(content("b")) + event(content("c"))
+    assert stream.feed(event(content("d"))) == event(content("d"))
+    assert stream.events == 6
+
+
+@given(st.binary(max_size=40))
+def test_plain_events_are_those_that_pass_whole_and_count_once(data: bytes) -> None:
+    for each in (data, b"data: " + data + b"\n\n"):
+        stream, slow = EventStream(Usage(), withhold=True), EventStream(Usage(), withhold=True)
+        if stream.plain(each):
+            assert slow.feed(each) == each
+            assert stream.events == 1
+            assert not stream.holding
+            assert stream.ends_clean
+        else:
+            assert stream.events == 0

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw_router.api.cors import Cors
@@ -140,6 +140,7 @@ requests = st.tuples(
 
 
 @given(st.lists(requests, min_size=1, max_size=6), st.data())
+@settings(deadline=None)
 def test_one_connection_reads_requests_as_fresh_ones_do(
     asked: list[tuple[bytes, list[bytes], bytes, bytes]], data: st.DataObject
 ) -> None:

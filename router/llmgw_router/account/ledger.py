@@ -34,6 +34,7 @@ class Settlement(msgspec.Struct, gc=False):
     first_byte: float | None = None
     bytes_out: int = 0
     events: int = 0
+    """Delivered; only filled in where the engine did not tell the tokens."""
     usage: Usage | None = None
     attempts: int = 0
     error: str = ""

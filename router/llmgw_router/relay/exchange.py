@@ -72,7 +72,10 @@ class Exchange:
     _paused_at = 0.0
     _first_byte: float | None = None
     _stream: events.EventStream | None = None
-    _gaps: Series | None = None
+    _gaps: Series
+    """Set together with the stream."""
+    _framed = False
+    """The stream goes to the client in chunks."""
     _copy: JsonCopy | None = None
     _bytes_out = 0
 
@@ -299,32 +302,29 @@ class Exchange:
         connection.replica.last_byte = now
         stream = self._stream
         if self._started and stream is not None and not complete:
-            self._pass_events(stream, data, now)
+            # The middle of a stream: no head, no end.
+            if stream.plain(data):
+                self._gaps.observe(now - self._last_data)
+                self._last_data = now
+            else:
+                data = self._events(stream, data, now)
+                if not data:
+                    return
+            size = len(data)
+            self._bytes_out += size
+            self._client.transport.write(b"%x\r\n%b\r\n" % (size, data) if self._framed else data)
             return
         if not self._status:
             if not self._accept(connection, data, complete):
                 return
             stream = self._stream
         if stream is not None:
-            before = stream.events
-            data = stream.feed(data) if data else b""
+            if data:
+                data = self._events(stream, data, now) if self._started else stream.feed(data)
             if complete:
                 data += stream.flush()
-            fresh = stream.events - before
-            if not data and not self._started and not complete:
+            if not self._started and not self._first_event(connection, data, complete):
                 return
-            if self._started:
-                if fresh > 0 and self._gaps is not None:
-                    self._gaps.observe((now - self._last_data) / fresh, fresh)
-            elif not events.is_error(data):
-                self._core.succeeded(connection.replica)
-            elif events.is_client_fault(data):
-                self._verdict = 400
-            else:
-                self._core.failed(connection.replica, "error_event", decisive=False)
-                if self._give_back(connection, complete, "error_event"):
-                    return
-                self._verdict = 502
         elif self._copy is not None and data:
             self._copy.add(data)
             self._last_data = now
@@ -334,19 +334,30 @@ class Exchange:
         if complete:
             self._finish(connection, now)
 
-    def _pass_events(self, stream: events.EventStream, data: bytes, now: float) -> None:
-        """The middle of a stream: no head, no end."""
+    def _events(self, stream: events.EventStream, data: bytes, now: float) -> bytes:
+        """Takes what came in the course of a stream; several events at once share the time since the last."""
         before = stream.events
         out = stream.feed(data)
         fresh = stream.events - before
         if fresh > 0:
-            assert self._gaps is not None
             self._gaps.observe((now - self._last_data) / fresh, fresh)
             self._last_data = now
-        if out:
-            self._bytes_out += len(out)
-            client = self._client
-            client.write(b"%x\r\n%b\r\n" % (len(out), out) if client.head.http11 else out)
+        return out
+
+    def _first_event(self, connection: EngineConnection, data: bytes, complete: bool) -> bool:
+        """Judges the answer by the first event. Returns False when there is none yet or the request was sent elsewhere."""
+        if not data and not complete:
+            return False
+        if not events.is_error(data):
+            self._core.succeeded(connection.replica)
+        elif events.is_client_fault(data):
+            self._verdict = 400
+        else:
+            self._core.failed(connection.replica, "error_event", decisive=False)
+            if self._give_back(connection, complete, "error_event"):
+                return False
+            self._verdict = 502
+        return True
 
     def _accept(self, connection: EngineConnection, data: bytes, complete: bool) -> bool:
         """Looks at the answer's head, before anything is sent. Returns False when the request was sent elsewhere."""
@@ -396,6 +407,7 @@ class Exchange:
             client.body_done()
             self._first_byte = now - client.began
             if self._stream is not None:
+                self._framed = chunked
                 self._core.metrics.first_token.of((self._name(),)).observe(self._first_byte)
             whole = len(data) if complete else None
             head = render_head(connection, client, stream=self._stream is not None, chunked=chunked, whole=whole)
@@ -552,7 +564,7 @@ class Exchange:
                 stream is not None,
                 self._first_byte,
                 self._bytes_out,
-                stream.events if stream is not None and self._started else 0,
+                stream.events if stream is not None and self._started and self._usage.completion is None else 0,
                 self._usage,
                 self._attempts,
                 error,

