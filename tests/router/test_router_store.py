@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -252,3 +253,17 @@ def test_who_is_probed() -> None:
     replica.load = 0
     replica.health.failure(0, Rules(), decisive=False)
     assert wants_probe(replica, 101, rules, probe_all=False), "suspect"
+
+
+def test_table_is_kept_on_disk_under_constant_change(tmp_path: Path) -> None:
+    async def run() -> None:
+        it = Setup(tmp_path)
+        async with it.running():
+            await it.store.put(keyspace.CLUSTER, CLUSTER)
+            for number in itertools.count():
+                await it.store.put(key("r"), record("r", weight=1 + number % 100))
+                if any(tmp_path.iterdir()):
+                    return
+                await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(run(), 60))

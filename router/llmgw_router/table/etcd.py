@@ -180,7 +180,7 @@ class EtcdSource:
                     self._health.loaded = True
                 else:
                     self._health.reason = "the cluster record is not there; start a coordinator"
-            if False:
+            if self._clock.monotonic() - self._saved_at >= _SAVE_SECONDS:
                 await self._save()
 
     def _apply(self) -> None:
