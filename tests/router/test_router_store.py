@@ -256,13 +256,16 @@ def test_who_is_probed() -> None:
 
 
 def test_table_is_kept_on_disk_under_constant_change(tmp_path: Path) -> None:
+    def kept() -> bool:
+        return any(tmp_path.iterdir())
+
     async def run() -> None:
         it = Setup(tmp_path)
         async with it.running():
             await it.store.put(keyspace.CLUSTER, CLUSTER)
             for number in itertools.count():
                 await it.store.put(key("r"), record("r", weight=1 + number % 100))
-                if any(tmp_path.iterdir()):
+                if kept():
                     return
                 await asyncio.sleep(0.05)
 
