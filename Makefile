@@ -8,7 +8,7 @@ TOOLS := .tools
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test lint format bench proto packages clean
+.PHONY: help up demo test test-vllm lint format bench proto packages clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,10 @@ demo: $(STAMPS)/up ## the same, ask one question, print the streamed answer and 
 	@exec $(BIN)/llmgwctl up --sample --ask "In one sentence: why is the sky blue?"
 
 test: $(STAMPS)/dev $(STAMPS)/tools ## install what the tests need and run them all
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/vllm $(PYTEST_ARGS)
+
+test-vllm: $(STAMPS)/dev $(STAMPS)/tools ## install a real vLLM for CPUs (2 GB) and test the agent and the router with it
+	$(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev ## formatting, style, types, and who may import whom
 	$(BIN)/ruff format --check .
