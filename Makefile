@@ -20,7 +20,7 @@ demo: $(STAMPS)/up ## the same, ask one question, print the streamed answer and 
 	@exec $(BIN)/llmgwctl up --sample --ask "In one sentence: why is the sky blue?"
 
 test: $(STAMPS)/dev $(STAMPS)/tools ## install what the tests need and run them all
-	$(BIN)/python -m pytest --ignore=tests/vllm $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-vllm: $(STAMPS)/dev $(STAMPS)/tools ## install a real vLLM for CPUs (2 GB) and test the agent and the router with it
 	$(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
