@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -60,6 +61,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
         wait_until(look, within=2 * START, what="vLLM to be installed and ready", every=0.1)
         yield Served(stack, router, source, seen, time.monotonic() - began)
+    # Gigabytes, which pytest would keep for a while.
+    shutil.rmtree(root)
 
 
 def ask(served: Served) -> str | None:
