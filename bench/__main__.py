@@ -1,8 +1,9 @@
-"""`python -m bench`: runs the benchmarks; today that is the router's (`python -m bench.router --help`)."""
+"""``python -m bench``: all benchmarks; writes bench/RESULTS.md. One alone: ``python -m bench.router --help``."""
 
 import sys
 
-from bench.router.run import main
+from bench import others
+from bench.router import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(max(run.main(), others.main()))

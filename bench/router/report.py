@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.others import other_half
 from bench.router.load import Latency, Round
 
 MB = 1_000_000
@@ -154,4 +155,6 @@ def long_run_section(results: Results) -> list[str]:
 
 
 def write(results: Results, path: Path) -> None:
-    path.write_text(render(results).rstrip() + "\n")
+    """Replaces the router's half of the file and leaves the other benchmarks' as it is."""
+    others = other_half(path)
+    path.write_text(render(results).rstrip() + "\n" + (f"\n{others.rstrip()}\n" if others else ""))
