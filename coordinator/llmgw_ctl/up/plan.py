@@ -138,6 +138,8 @@ def agent_config(layout: Layout, choices: Choices) -> dict[str, Any]:
         "lease_ttl": NODE_TTL,
         "etcd": _etcd_section(layout),
         "engines": {"on_stop": "stop", "stop_seconds": ENGINE_STOP_SECONDS},
+        # The usual port may be an installed agent's, or another stack's.
+        "metrics": {"listen": "127.0.0.1:0"},
         "insecure": True,
         "log": {"format": "text"},
     }
