@@ -23,7 +23,7 @@ test: $(STAMPS)/dev $(STAMPS)/tools ## install what the tests need and run them 
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-vllm: $(STAMPS)/dev $(STAMPS)/tools ## install a real vLLM for CPUs (2 GB) and test the agent and the router with it
-	$(BIN)/python -m pytest tests/vllm $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/vllm --timeout 900 $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev ## formatting, style, types, and who may import whom
 	$(BIN)/ruff format --check .
