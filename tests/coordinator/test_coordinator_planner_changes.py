@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from llmgw_coordinator.planner import Assigned, Create, Delete, Move, Update
-from llmgw_proto.records import ReplicaRange, RoutingSpec, ShardState
+from llmgw_coordinator.planner.profiles import assignment_for, profile_of
+from llmgw_proto.records import ModelSpec, ReplicaRange, RoutingSpec, ShardState
 from llmgw_testing.worlds import Simulation, deletes, model, node, profile, shard_of
 
 THREE = [node("a"), node("b"), node("c")]
@@ -361,3 +362,14 @@ def test_adding_a_profile_leaves_replicas_under_another_one_alone() -> None:
     simulation.settle()
     simulation.change("m", profiles=[profile(gpus=2), profile()])
     assert all(isinstance(each, Update) for each in simulation.step().decisions)
+
+
+def test_the_wished_version_of_an_engine_is_passed_on_and_another_one_replaces_the_replica() -> None:
+    old, new = (
+        ModelSpec.model_validate({"name": "m", "source": "/w", "profiles": [{"engine": "vllm", "version": version}]})
+        for version in ("0.11.1", "0.12.0")
+    )
+    record = assignment_for(old, old.profiles[0], replica="m-1", epoch=1, gpus=[], tried=[])
+    assert record.version == "0.11.1"
+    assert profile_of(old, record) == old.profiles[0]
+    assert profile_of(new, record) is None

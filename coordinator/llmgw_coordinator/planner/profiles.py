@@ -33,6 +33,7 @@ def assignment_for(
         model=spec.name,
         epoch=epoch,
         engine=profile.engine,
+        version=profile.version,
         source=spec.source,
         args=profile.args,
         env=profile.env,
@@ -59,6 +60,7 @@ def profile_of(spec: ModelSpec, record: AssignmentRecord) -> Profile | None:
 def _same(profile: Profile, record: AssignmentRecord) -> bool:
     return (
         profile.engine == record.engine
+        and profile.version == record.version
         and profile.gpus == len(record.gpus)
         and profile.args == record.args
         and profile.env == record.env

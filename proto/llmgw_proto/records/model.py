@@ -84,6 +84,11 @@ class Profile(Record):
     """One way to run the model: an engine and what it needs on a node."""
 
     engine: str
+    version: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,63}$",
+        description="of vllm and sglang, which agents install; None takes the one that the agent is configured for",
+    )
     gpus: int = Field(default=0, ge=0, le=1024, description="GPUs per replica")
     memory: Size | None = Field(
         default=None, description="host memory per replica; without it the agent judges by the size of the weights"
@@ -102,6 +107,8 @@ class Profile(Record):
     def _command_matches_engine(self) -> Self:
         if self.engine == "command" and not self.command:
             raise ValueError("engine 'command' needs command: the program and its arguments as a list")
+                f"version is only for engines that agents install (vllm, sglang); {self.engine} is run as it is found"
+            )
         if self.engine != "command" and self.command:
             raise ValueError(f"command is only for engine 'command'; give {self.engine} more arguments with args")
         return self
@@ -143,6 +150,12 @@ class StrictProfile(Profile):
 
     engine: EngineName
     capabilities: list[Capability] | None = None  # type: ignore[assignment]  # narrower, and the record is frozen
+
+    @model_validator(mode="after")
+    def _version_of_what_is_installed(self) -> Self:
+        if self.version is not None and self.engine not in ("vllm", "sglang"):
+            raise ValueError(f"version is only for vllm and sglang, which agents install; {self.engine} runs as it is found")
+        return self
 
 
 class StrictReplicaRange(ReplicaRange):
