@@ -107,8 +107,6 @@ class Profile(Record):
     def _command_matches_engine(self) -> Self:
         if self.engine == "command" and not self.command:
             raise ValueError("engine 'command' needs command: the program and its arguments as a list")
-                f"version is only for engines that agents install (vllm, sglang); {self.engine} is run as it is found"
-            )
         if self.engine != "command" and self.command:
             raise ValueError(f"command is only for engine 'command'; give {self.engine} more arguments with args")
         return self
