@@ -40,17 +40,18 @@ class WaitQueue:
     def __init__(self, length: int) -> None:
         self._limit = length
         self._lines: tuple[deque[Waiting], ...] = (deque(), deque(), deque())
-        self._count = 0
+        self.count = 0
+        """How many wait."""
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def join(self, who: Waiting) -> bool:
         """Returns False when the line is full; :meth:`bump` may make room then."""
-        if self._count >= self._limit:
+        if self.count >= self._limit:
             return False
         self._lines[who.priority].append(who)
-        self._count += 1
+        self.count += 1
         return True
 
     def bump(self, priority: Priority) -> Waiting | None:
@@ -59,7 +60,7 @@ class WaitQueue:
             while line:
                 last = line.pop()
                 if not last.left:
-                    self._count -= 1
+                    self.count -= 1
                     return last
         return None
 
@@ -69,20 +70,20 @@ class WaitQueue:
             while line:
                 first = line.popleft()
                 if not first.left:
-                    self._count -= 1
+                    self.count -= 1
                     return first
         return None
 
     def put_back(self, who: Waiting) -> None:
         """Gives the first place back to one that could not be served after all."""
         self._lines[who.priority].appendleft(who)
-        self._count += 1
+        self.count += 1
 
     def leave(self, who: Waiting) -> None:
         """Marks one that waits here as gone."""
         if not who.left:
             who.left = True
-            self._count -= 1
+            self.count -= 1
 
     def expired(self, now: float) -> list[Waiting]:
         """Takes out all whose deadline has passed, and sweeps up those that left."""
@@ -101,5 +102,5 @@ class WaitQueue:
         waiting = [each for line in self._lines for each in line if not each.left]
         for line in self._lines:
             line.clear()
-        self._count = 0
+        self.count = 0
         return waiting

@@ -7,10 +7,12 @@ and not to be right: whatever is not HTTP/1.1 ends the connection.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
+from llmgw_router.engine.known import KnownAnswer, learn
 from llmgw_router.errors import BadAnswerError, BrokenError, EngineError
 from llmgw_router.http import headers
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from llmgw_router.table.replica import Replica
 
 MAX_HEAD = 65_536
+_LEARN_EVERY = 8
+"""Heads of some engines never repeat: most of them tell the time in seconds, a few give each answer an id."""
 
 
 class Owner(Protocol):
@@ -38,6 +42,7 @@ class Owner(Protocol):
 
 class EngineConnection(asyncio.Protocol):
     __slots__ = (
+        "between",
         "chunked",
         "closing",
         "complete",
@@ -56,6 +61,7 @@ class EngineConnection(asyncio.Protocol):
         "replica",
         "requests",
         "status",
+        "take_chunk",
         "transport",
         "upgraded",
         "whole",
@@ -88,6 +94,12 @@ class EngineConnection(asyncio.Protocol):
         self.length: int | None = None
         self.chunked = False
         self.keep = True
+        self.take_chunk: Callable[[bytes], bool] | None = None
+        """Of an exchange that can pass chunks on as they are: is shown what comes between two chunks, says whether it took it.
+        Only whole chunks may be taken, for the parser must not notice.
+        """
+        self.between = False
+        """The parser stands between two chunks."""
         self.fed = 0
         self.head_done = False
         self.complete = False
@@ -117,6 +129,7 @@ class EngineConnection(asyncio.Protocol):
     def close(self) -> None:
         """Ends the connection at once, so that the engine notices."""
         self.owner = None
+        self.take_chunk = None
         if not self.closing:
             self.closing = True
             self.transport.abort()
@@ -139,6 +152,7 @@ class EngineConnection(asyncio.Protocol):
         self.closing = True
         # It refers to this object, and a cycle would outlive its use.
         self.parser = None
+        self.take_chunk = None
         self.replica.connections.discard(self)
         if self.owner is None:
             if self in self.replica.idle:
@@ -174,6 +188,18 @@ class EngineConnection(asyncio.Protocol):
         if self.upgraded:
             owner.engine_data(self, data, False)
             return
+        take = self.take_chunk
+        if take is not None and self.between and take(data):
+            return
+        whole = not self.head_done and not self.fed
+        if whole:
+            known = self.replica.answer
+            if known is not None:
+                body = known.body_of(data)
+                if body is not None:
+                    self._take(known, body)
+                    owner.engine_data(self, body, True)
+                    return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -204,8 +230,28 @@ class EngineConnection(asyncio.Protocol):
             body = b""
         else:
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if take is not None:
+                # Within a chunk, what came would end like the piece.
+                self.between = data.endswith(b"\n\n\r\n") and pieces[-1].endswith(b"\n\n")
             pieces.clear()
+            if whole and self.complete:
+                self._learn(data, len(body))
         owner.engine_data(self, body, self.complete)
+
+    def _take(self, known: KnownAnswer, body: bytes) -> None:
+        """A whole answer came, with a head that was parsed before."""
+        self.status = 200
+        self.head = known.lines
+        self.content_type = known.content_type
+        self.length = len(body)
+        self.head_done = self.complete = True
+
+    def _learn(self, data: bytes, size: int) -> None:
+        """A whole answer came in one read, and its head was parsed."""
+        replica = self.replica
+        replica.misses += 1
+        if replica.misses % _LEARN_EVERY == 1 and self.status == 200 and self.length == size and self.keep:
+            replica.answer = learn(data, size, self.head, self.content_type)
 
     def _bad(self, owner: Owner, cause: str) -> None:
         self.close()

@@ -57,9 +57,7 @@ class JsonCopy:
     def read_into(self, usage: Usage) -> None:
         parts = self._parts
         document = parts[0] if len(parts) == 1 else b"".join(parts)
-        if b'"usage"' not in document:
-            return
         if self._kept == self._seen:
-            usage.read(document)
+            usage.read_answer(document)
         else:
             usage.scan(document)

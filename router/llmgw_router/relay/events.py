@@ -75,6 +75,25 @@ class EventStream:
         self._counted += 1
         return True
 
+    def plain_chunk(self, data: bytes) -> int:
+        """The size of the event, when this is one whole chunk of an HTTP body with a plain event in it, written as this router
+        would write it. The event is taken then. Otherwise 0.
+        """
+        start = data.find(b"\n") + 1
+        size = len(data) - start - 2
+        if (
+            size < 3
+            or self._held_size
+            or not data.startswith(b"%x\r\n" % size)
+            or not data.endswith(b"\n\n\r\n")
+            or data.find(b"\n", start) != len(data) - 4
+            or data.rfind(_USAGE) >= 0
+        ):
+            return 0
+        self.ends_clean = True
+        self._counted += 1
+        return size
+
     def feed(self, data: bytes) -> bytes:
         """Takes bytes as they come and returns those to pass on now, perhaps none."""
         if not self._held_size:

@@ -121,7 +121,7 @@ class Exchange:
             if options is None or not options.include_usage:
                 self._body = peek.ask_for_usage(self._body, self._fields)
                 self._withhold = True
-        if state.queue or not self._place(group):
+        if state.queue.count or not self._place(group):
             self._wait(state)
 
     def _place(self, group: Group) -> bool:
@@ -334,6 +334,21 @@ class Exchange:
         if complete:
             self._finish(connection, now)
 
+    def _take_chunk(self, data: bytes) -> bool:
+        """In the course of most streams, each chunk has one event in it and can be passed on untouched."""
+        stream = self._stream
+        size = stream.plain_chunk(data) if stream is not None else 0
+        if not size:
+            return False
+        now = self._core.now()
+        if self._replica is not None:
+            self._replica.last_byte = now
+        self._gaps.observe(now - self._last_data)
+        self._last_data = now
+        self._bytes_out += size
+        self._client.transport.write(data)
+        return True
+
     def _events(self, stream: events.EventStream, data: bytes, now: float) -> bytes:
         """Takes what came in the course of a stream; several events at once share the time since the last."""
         before = stream.events
@@ -376,7 +391,10 @@ class Exchange:
             self._gaps = self._core.metrics.between_tokens.of((self._name(),))
             return True
         if content_type.startswith(b"application/json"):
-            self._copy = JsonCopy()
+            if complete:
+                self._usage.read_answer(data)
+            else:
+                self._copy = JsonCopy()
         if status < 500:
             self._core.succeeded(connection.replica)
         return True
@@ -407,7 +425,9 @@ class Exchange:
             client.body_done()
             self._first_byte = now - client.began
             if self._stream is not None:
-                self._framed = chunked
+                if chunked:
+                    self._framed = True
+                    connection.take_chunk = self._take_chunk
                 self._core.metrics.first_token.of((self._name(),)).observe(self._first_byte)
             whole = len(data) if complete else None
             head = render_head(connection, client, stream=self._stream is not None, chunked=chunked, whole=whole)

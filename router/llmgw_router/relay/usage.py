@@ -54,6 +54,12 @@ class Usage:
     def known(self) -> bool:
         return self.prompt is not None or self.completion is not None
 
+    def read_answer(self, document: bytes) -> None:
+        """Takes the usage from a whole JSON answer, which need not tell any."""
+        # It stands near the end.
+        if document.rfind(b'"usage"') >= 0:
+            self.read(document)
+
     def read(self, document: bytes) -> bool:
         """Takes the usage from one JSON document. Returns whether it is a chunk that tells usage and nothing else."""
         try:

@@ -9,6 +9,7 @@ from llmgw_router.table.spec import EndpointSpec
 
 if TYPE_CHECKING:
     from llmgw_router.engine.connection import EngineConnection
+    from llmgw_router.engine.known import KnownAnswer
 
 
 class Replica:
@@ -16,6 +17,7 @@ class Replica:
 
     __slots__ = (
         "_workers",
+        "answer",
         "card",
         "connections",
         "gone",
@@ -26,6 +28,7 @@ class Replica:
         "last_byte",
         "limit",
         "load",
+        "misses",
         "spec",
         "weight",
     )
@@ -41,6 +44,10 @@ class Replica:
         self.connections: set[EngineConnection] = set()
         self.heads: dict[bytes, bytes] = {}
         """Path to the beginning of a request's head, rendered once."""
+        self.answer: KnownAnswer | None = None
+        """How its answers begin."""
+        self.misses = 0
+        """Whole answers that began in another way."""
         self.last_byte = 0.0
         """When the engine last gave a sign of life (monotonic)."""
         self.card: dict[str, dict[str, object]] = {}
