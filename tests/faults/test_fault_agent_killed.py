@@ -72,4 +72,5 @@ def test_an_engine_that_died_while_the_agent_was_away_is_started_again(tmp_path:
         agent.start()
         wait_until(lambda: stack.engines() not in ([], [engine]), within=30, what="a new engine")
         stack.ready("m", 1)
-        assert chat(router.url, "m")[0] == 200
+        # The router hears of the endpoint on its own, a moment before or after the admin API.
+        wait_until(lambda: chat(router.url, "m")[0] == 200, within=10, what="an answer")
