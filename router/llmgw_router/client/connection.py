@@ -409,14 +409,15 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.transport.close()
 
-    def finished(self) -> None:
+    def finished(self, now: float | None = None) -> None:
         """The answer is written: the next request, or the end."""
-        self.body_done()
+        if self.reserved:
+            self.front.unreserve(self)
         if not self.keep_alive:
             self.transport.close()
             return
         self.state = HEAD
-        self.deadline = self.front.now() + self.front.limits.keep_alive_seconds
+        self.deadline = (self.front.now() if now is None else now) + self.front.limits.keep_alive_seconds
         if self._pending:
             self.front.loop.call_soon(self._next)
 

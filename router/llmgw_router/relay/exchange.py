@@ -198,9 +198,10 @@ class Exchange:
         self._replica = replica
         replica.load += 1
         self._attempts += 1
-        connection = self._core.pool.take(replica, self._core.now())
+        now = self._core.now()
+        connection = self._core.pool.take(replica, now)
         if connection is not None:
-            self._send(connection)
+            self._send(connection, now)
         else:
             self._connecting = self._core.spawn(self._connect(replica))
 
@@ -216,9 +217,9 @@ class Exchange:
         if self._settled:
             connection.close()
         else:
-            self._send(connection)
+            self._send(connection, self._core.now())
 
-    def _send(self, connection: EngineConnection) -> None:
+    def _send(self, connection: EngineConnection, now: float) -> None:
         self._connection = connection
         replica = connection.replica
         body = self._body
@@ -226,7 +227,7 @@ class Exchange:
         if served is not None:
             form = self._route.multipart
             body = multipart.with_model(body, self._client.head.content_type, served) if form else peek.with_model(body, served)
-        self._sent_at = self._core.now()
+        self._sent_at = now
         head = replica.head(self._route.raw_path)
         if len(body) < _SEPARATE_WRITE:
             connection.send(self, b"%b%bContent-Length: %d\r\n\r\n%b" % (head, self._forward, len(body), body))
@@ -454,10 +455,10 @@ class Exchange:
         connection.release(now)
         client = self._client
         if self._verdict:
-            self._settle(self._verdict, "error_event")
+            self._settle(self._verdict, "error_event", now)
         else:
-            self._settle(self._status)
-        client.finished()
+            self._settle(self._status, "", now)
+        client.finished(now)
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
@@ -555,7 +556,7 @@ class Exchange:
     def _name(self) -> str:
         return self._state.name if self._state is not None else ""
 
-    def _settle(self, status: int, error: str = "") -> None:
+    def _settle(self, status: int, error: str = "", now: float | None = None) -> None:
         """Every way ends here, once."""
         if self._settled:
             return
@@ -577,7 +578,7 @@ class Exchange:
                 self._route.path,
                 client.peer,
                 client.head.request_id.decode(),
-                core.now() - client.began,
+                (core.now() if now is None else now) - client.began,
                 state,
                 replica.id if replica is not None else "",
                 self._key,
