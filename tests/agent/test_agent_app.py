@@ -18,10 +18,12 @@ from llmgw_agent.process.ports import is_free
 from llmgw_agent.shard import launch, runner, supervisor
 from llmgw_agent.shard.context import Context
 from llmgw_base.config import ConfigError
+from llmgw_base.etcd.api import Put
 from llmgw_base.secrets import engine_key
 from llmgw_proto import keyspace
 from llmgw_proto.records import AliveRecord, AssignmentRecord, EndpointRecord, InventoryRecord, NodeStatusRecord, ShardRecord
 from llmgw_testing.agent_harness import SECRET, WITHIN, AgentHarness, fake_wish
+from llmgw_testing.follower import Follower
 from llmgw_testing.wait import eventually
 
 
@@ -121,6 +123,22 @@ def test_a_crash_loop_ends_with_an_open_breaker_and_the_first_log_kept(tmp_path:
             await agent.wish(fake_wish(script="exit-1", generation=1))
             again = await agent.shard("m-1.0", "Failed", restarts=6, next_attempt_at=None)
             assert again.generation == 1, "applying the model again is a reason to try again"
+
+    asyncio.run(body())
+
+
+def test_a_crash_never_looks_like_an_open_breaker(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with (
+            AgentHarness(tmp_path, restart={"attempts": 3, "first_delay": 0.05, "longest_delay": 0.1}) as agent,
+            Follower(agent.store.watch(keyspace.shards_of(agent.node))) as follower,
+        ):
+            await agent.wish(fake_wish(script="exit-1"))
+            await agent.shard("m-1.0", "Failed", restarts=3, next_attempt_at=None)
+            told = [ShardRecord.decode(put.value) for put in follower.all(Put)]
+            given_up = [record for record in told if record.state == "Failed" and record.next_attempt_at is None]
+            assert given_up
+            assert all("breaker is open" in record.reason for record in given_up)
 
     asyncio.run(body())
 

@@ -278,6 +278,7 @@ class Runner:
 
     async def _explain_end(self, status: int | None) -> None:
         """Raises what the end of the engine means: RejectedError, PortTakenError or AttemptError."""
+        self._undecided()
         self._machine.to(ShardState.FAILED, "the engine ended")
         attempt = self._ledger.saved.attempt
         await self._end_engine()
@@ -295,6 +296,7 @@ class Runner:
     async def _failed(self, error: AttemptError, *, wait: bool) -> None:
         """Cleans up and, with ``wait``, pauses as the restart policy says."""
         self._ledger.withdraw()
+        self._undecided()
         self._machine.to(ShardState.FAILED, str(error))
         attempt = self._ledger.saved.attempt
         await self._end_engine()
@@ -313,6 +315,10 @@ class Runner:
         self._machine.to(ShardState.FAILED, decision.reason)
         self._nudge.clear()
         await _until_first(clock.sleep(pause), self._nudge.wait())
+
+    def _undecided(self) -> None:
+        """Failed without an attempt ahead means given up; until the policy has spoken, one is to be expected."""
+        self._ledger.expect_attempt(self._context.clock.wall())
 
     def _pin(self, reason: str, attempt: str) -> None:
         folder = self._context.log_folder(self.shard)
