@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from llmgw_agent.hardware import host_look, nvml_look
 from llmgw_agent.hardware.hardware import Hardware
@@ -85,8 +87,18 @@ def detect_main(argv: Sequence[str]) -> int:
     if not options.timeout > 0:
         parser.error(f"--timeout {options.timeout:g}: must be more than 0 seconds")
     hardware = asyncio.run(detect(options.sysfs_root, options.timeout, paths=options.path or _WEIGHTS))
-    facts = as_json(hardware)
-    if options.output == "json":
+    try:
+        _show(as_json(hardware), options.output)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has had enough, `| head` for one. What is still buffered must not raise again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _show(facts: dict[str, Any], output: str) -> None:
+    if output == "json":
         json.dump(facts, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
@@ -97,4 +109,3 @@ def detect_main(argv: Sequence[str]) -> int:
 
         console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
         console.print(hardware_view.node(facts), highlight=False)
-    return 0

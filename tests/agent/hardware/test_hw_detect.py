@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +137,15 @@ def test_wrong_usage(argv: list[str], words: str, capsys: pytest.CaptureFixture[
         detect_main(argv)
     assert stop.value.code == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_a_reader_that_has_had_enough_is_no_error_to_tell_of(output: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    argv = [sys.executable, "-m", "llmgw_agent", "detect", "-o", output]
+    try:
+        done = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
