@@ -54,6 +54,10 @@ class EventStream:
     @property
     def events(self) -> int:
         """Passed on so far, the withheld one not counted."""
+        return self.count()
+
+    def count(self) -> int:
+        """Counts what is not counted yet, and lets go of it."""
         uncounted = self._uncounted
         if uncounted:
             self._counted += sum(map(_count, uncounted))

@@ -334,6 +334,9 @@ class Exchange:
         self._pass(connection, data, complete, now)
         if complete:
             self._finish(connection, now)
+        elif stream is not None:
+            # What the first read brought is not kept for as long as the stream lasts.
+            stream.count()
 
     def _take_chunk(self, data: bytes) -> bool:
         """In the course of most streams, each chunk has one event in it and can be passed on untouched."""
