@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.rpc.server import credentials, start_server
@@ -48,7 +48,7 @@ async def read(answers: Any) -> bytes:
 async def refusal(answers: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(aio.AioRpcError) as caught:
         await read(answers)
-    return caught.value.code(), caught.value.details()
+    return caught.value.code(), caught.value.details() or ""
 
 
 def write(folder: Path, text: str) -> Path:
@@ -105,8 +105,8 @@ def test_with_tls_both_sides_must_be_vouched_for(tmp_path: Path) -> None:
         (tmp_path / "pki").mkdir()
         tls = TestAuthority(tmp_path / "pki").issue("n1")
         ca, cert, key = tls.ca.read_bytes(), tls.cert.read_bytes(), tls.key.read_bytes()
-        known = grpc.ssl_channel_credentials(ca, key, cert)  # type: ignore[no-untyped-call]  # grpc
-        unknown = grpc.ssl_channel_credentials(ca)  # type: ignore[no-untyped-call]  # grpc
+        known = grpc.ssl_channel_credentials(ca, key, cert)
+        unknown = grpc.ssl_channel_credentials(ca)
         async with serving(tmp_path, tls=tls) as listen:
             async with aio.secure_channel(str(listen), known) as channel:
                 assert await read(call(channel, tail=1)) == b"one\n"

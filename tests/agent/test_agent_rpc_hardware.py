@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_agent.hardware.hardware import Hardware
 from llmgw_agent.hardware.watch import HardwareWatch

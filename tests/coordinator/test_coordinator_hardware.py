@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from grpc import StatusCode, aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import StatusCode, aio
 
 from llmgw_base.clock import SystemClock
 from llmgw_base.secrets import agent_token

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from grpc import StatusCode, aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import StatusCode, aio
 
 from llmgw_proto.agent_pb2 import LogsChunk, LogsRequest
 from llmgw_proto.agent_pb2_grpc import AgentServicer, add_AgentServicer_to_server

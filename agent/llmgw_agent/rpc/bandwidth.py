@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_agent.hardware.bandwidth import choose, guard, perftest, tcp
 from llmgw_agent.hardware.bandwidth.errors import (

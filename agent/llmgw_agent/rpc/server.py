@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import grpc
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_agent.config import AgentConfig
 from llmgw_base.config import ConfigError, TlsSection
@@ -35,15 +33,12 @@ async def start_server(config: AgentConfig, service: agent_pb2_grpc.AgentService
             f"listen: cannot listen on {listen}: {cause}; stop it or choose another one (0: any free port)"
         ) from error
     await server.start()
-    return server, Listen(listen.host, cast(int, port))
+    return server, Listen(listen.host, port)
 
 
 def credentials(tls: TlsSection) -> grpc.ServerCredentials:
     ca, cert, private = _files(tls)
-    return cast(
-        grpc.ServerCredentials,
-        grpc.ssl_server_credentials([(private, cert)], root_certificates=ca, require_client_auth=True),  # type: ignore[no-untyped-call]  # grpc
-    )
+    return grpc.ssl_server_credentials([(private, cert)], root_certificates=ca, require_client_auth=True)
 
 
 def channel_credentials(tls: TlsSection) -> grpc.ChannelCredentials:
@@ -53,7 +48,7 @@ def channel_credentials(tls: TlsSection) -> grpc.ChannelCredentials:
         ConfigError: a file cannot be read.
     """
     ca, cert, private = _files(tls)
-    return cast(grpc.ChannelCredentials, grpc.ssl_channel_credentials(ca, private, cert))  # type: ignore[no-untyped-call]  # grpc
+    return grpc.ssl_channel_credentials(ca, private, cert)
 
 
 def _files(tls: TlsSection) -> list[bytes]:

@@ -7,10 +7,10 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_agent.hardware.bandwidth.errors import BandwidthError, PortsBusyError, ProgramMissingError
 from llmgw_agent.hardware.power import PowerCapError, PowerCapRangeError
@@ -24,6 +24,8 @@ from llmgw_proto import agent_pb2, agent_pb2_grpc
 from llmgw_proto.records import BadRecordError
 
 P = TypeVar("P")
+#: Who asks, whatever the request and the answer are. The class is generic only for type checkers.
+Caller: TypeAlias = "aio.ServicerContext[Any, Any]"
 
 #: The first that fits; each message is for people and says what helps.
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -42,7 +44,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 @asynccontextmanager
-async def refusals(context: aio.ServicerContext) -> AsyncIterator[None]:
+async def refusals(context: Caller) -> AsyncIterator[None]:
     """Turns named errors into answers."""
     try:
         yield
@@ -70,7 +72,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         self._desk, self._bandwidth = desk, bandwidth
 
     async def Logs(  # noqa: N802 - the name in the .proto
-        self, request: agent_pb2.LogsRequest, context: aio.ServicerContext
+        self, request: agent_pb2.LogsRequest, context: Caller
     ) -> AsyncIterator[agent_pb2.LogsChunk]:
         await self._authorise(context)
         folder = self._folder(request.shard)
@@ -83,7 +85,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
             yield agent_pb2.LogsChunk(data=data)
 
     async def Hold(  # noqa: N802 - the name in the .proto
-        self, request: agent_pb2.HoldRequest, context: aio.ServicerContext
+        self, request: agent_pb2.HoldRequest, context: Caller
     ) -> agent_pb2.Standing:
         desk = await self._needs(self._desk, context)
         async with refusals(context):
@@ -91,7 +93,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         return agent_pb2.Standing(subject=subject, quarantine=quarantine)
 
     async def Lift(  # noqa: N802 - the name in the .proto
-        self, request: agent_pb2.LiftRequest, context: aio.ServicerContext
+        self, request: agent_pb2.LiftRequest, context: Caller
     ) -> agent_pb2.Standing:
         desk = await self._needs(self._desk, context)
         async with refusals(context):
@@ -99,7 +101,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         return agent_pb2.Standing(subject=subject, quarantine=quarantine)
 
     async def SetPower(  # noqa: N802 - the name in the .proto
-        self, request: agent_pb2.SetPowerRequest, context: aio.ServicerContext
+        self, request: agent_pb2.SetPowerRequest, context: Caller
     ) -> agent_pb2.PowerLimit:
         desk = await self._needs(self._desk, context)
         async with refusals(context):
@@ -109,28 +111,28 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         return agent_pb2.PowerLimit(gpu=gpu, watts=watts)
 
     async def Bandwidth(  # noqa: N802 - the name in the .proto
-        self, request: agent_pb2.BandwidthRequest, context: aio.ServicerContext
+        self, request: agent_pb2.BandwidthRequest, context: Caller
     ) -> agent_pb2.BandwidthResult:
         bandwidth = await self._needs(self._bandwidth, context)
         async with refusals(context):
             return await bandwidth.measure(request)
 
     async def ServeBandwidth(  # noqa: N802 - the name in the .proto
-        self, request: agent_pb2.ServeBandwidthRequest, context: aio.ServicerContext
+        self, request: agent_pb2.ServeBandwidthRequest, context: Caller
     ) -> AsyncIterator[agent_pb2.BandwidthServer]:
         bandwidth = await self._needs(self._bandwidth, context)
         async with refusals(context), aclosing(bandwidth.serve(request)) as answers:
             async for each in answers:
                 yield each
 
-    async def _needs(self, part: P | None, context: aio.ServicerContext) -> P:
+    async def _needs(self, part: P | None, context: Caller) -> P:
         """The part, for callers that may ask it."""
         await self._authorise(context)
         if part is None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this agent does not serve that")
-        return cast(P, part)
+        return part
 
-    async def _authorise(self, context: aio.ServicerContext) -> None:
+    async def _authorise(self, context: Caller) -> None:
         token = self._token()
         if token is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the agent has not found its cluster in etcd yet; try again soon")

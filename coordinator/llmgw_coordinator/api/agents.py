@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_base.etcd.timers import done_within, reap
 from llmgw_base.secrets import agent_token

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 from aiohttp import web
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_coordinator.api.agents import Agents, unreachable
 from llmgw_coordinator.api.bodies import checked, read_object

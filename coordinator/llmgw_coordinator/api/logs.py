@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from aiohttp import web
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_base.etcd.timers import done_within, reap
 from llmgw_coordinator.api.agents import Agents, unreachable

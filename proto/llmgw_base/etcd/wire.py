@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
-from grpc import aio  # type: ignore[attr-defined]  # grpc's own annotations leave out its asyncio half
+from grpc import aio
 
 from llmgw_base.etcd import rpc_pb2 as pb
 from llmgw_base.etcd import rpc_pb2_grpc as services
