@@ -6,8 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import openai
-
 from llmgw_testing.stack import Stack, chat, fake_model
 from llmgw_testing.wait import wait_until
 
@@ -23,7 +21,7 @@ def test_a_stream_goes_on_and_the_engine_is_adopted(tmp_path: Path) -> None:
         stack.apply(fake_model("m", "--tokens", str(TOKENS), "--token-seconds", "0.05"))
         (before,) = stack.ready("m", 1)
         (engine,) = stack.engines()
-        client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
+        client = stack.client(router)
 
         stream = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], stream=True)
         words = 0

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import openai
 import psutil
 import yaml
 
@@ -99,6 +100,7 @@ class Stack:
         self.lease_ttl = lease_ttl
         self.leader_ttl = leader_ttl
         self.daemons: dict[str, Daemon] = {}
+        self._clients: list[openai.OpenAI] = []
         self._mark = f"{os.getpid()}-{root.name}-{free_port()}"
         self.environment = {**os.environ, MARK: self._mark, "NO_COLOR": "1", "COLUMNS": "200"}
 
@@ -110,6 +112,8 @@ class Stack:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for client in self._clients:
+            client.close()
         try:
             for name in reversed(self.daemons):
                 daemon = self.daemons[name]
@@ -215,6 +219,12 @@ class Stack:
         wait_until(answers, within=START, what=f"{daemon.name} to answer {path}")
 
     # What a test asks
+
+    def client(self, router: Daemon) -> openai.OpenAI:
+        """The OpenAI client as users have it, but for its own retries; closed with the stack."""
+        made = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0, timeout=120)
+        self._clients.append(made)
+        return made
 
     @property
     def token_file(self) -> Path:

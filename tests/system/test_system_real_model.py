@@ -32,7 +32,7 @@ def test_served_asked_scaled_killed_and_removed(tmp_path: Path) -> None:
         stack.coordinator()
         stack.agent()
         router = stack.router()
-        client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
+        client = stack.client(router)
 
         stack.ctl(
             "model", "serve", MODEL, str(weights()), "--arg", "--ctx-size=2048", "--arg", "--threads=1", "--memory", "1GiB"

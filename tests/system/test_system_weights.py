@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import openai
 import pytest
 
 from llmgw_testing.file_server import FileServer
@@ -50,7 +49,7 @@ def test_a_model_is_fetched_once_verified_served_and_kept(tmp_path: Path, files:
         stack.coordinator()
         stack.agent(weights={"allow_networks": ["127.0.0.0/8"], "reserve_bytes": 0})
         router = stack.router()
-        client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0)
+        client = stack.client(router)
 
         wrong = stack.ctl("model", "serve", "wrong", f"{source}#sha256={'0' * 64}", *SMALL, expect=5)
         said = " ".join((wrong.stdout + wrong.stderr).split())

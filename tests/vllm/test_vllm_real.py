@@ -34,7 +34,7 @@ class Served:
 
     @property
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.router.url}/v1", api_key="none", max_retries=0, timeout=60)
+        return self.stack.client(self.router)
 
     @property
     def python(self) -> Path:
@@ -112,8 +112,10 @@ def test_only_what_the_model_can_do_is_offered(served: Served) -> None:
 
 def test_a_key_is_demanded_and_nobody_can_read_it(served: Served) -> None:
     (replica,) = served.stack.replicas(MODEL)
-    stranger = openai.OpenAI(base_url=f"{replica['url']}/v1", api_key="none", max_retries=0, timeout=60)
-    with pytest.raises(openai.AuthenticationError):
+    with (
+        openai.OpenAI(base_url=f"{replica['url']}/v1", api_key="none", max_retries=0, timeout=60) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
         stranger.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hello"}])
     argv = Path(f"/proc/{replica['pid']}/cmdline").read_bytes()
     environment = Path(f"/proc/{replica['pid']}/environ").read_bytes()
