@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx2
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
@@ -10,8 +11,12 @@ from llmgw_testing.router_process import RouterProcess
 
 
 def test_chat_openai_invokes_and_streams() -> None:
-    with FakeEngine("m", tokens=3) as engine, RouterProcess({"e1": (engine.url, ["m"])}, keys={"client": "sk-1"}) as router:
-        chat = ChatOpenAI(model="m", base_url=f"{router.url}/v1", api_key=SecretStr("sk-1"), max_retries=0)
+    with (
+        FakeEngine("m", tokens=3) as engine,
+        RouterProcess({"e1": (engine.url, ["m"])}, keys={"client": "sk-1"}) as router,
+        httpx2.Client() as http,
+    ):
+        chat = ChatOpenAI(model="m", base_url=f"{router.url}/v1", api_key=SecretStr("sk-1"), max_retries=0, http_client=http)
         answer = chat.invoke("Hello")
         assert answer.content == "w0 w1 w2 "
         assert answer.usage_metadata is not None
