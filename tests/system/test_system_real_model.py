@@ -54,7 +54,7 @@ def test_served_asked_scaled_killed_and_removed(tmp_path: Path) -> None:
         for chunk in stream:
             words += (chunk.choices[0].delta.content or "") if chunk.choices else ""
             usage = chunk.usage or usage
-        assert words
+        assert words == ask(client), "the same words streamed and whole"
         assert usage is not None
         assert usage.completion_tokens > 1
         assert client.completions.create(model=MODEL, prompt="1, 2, 3,", max_tokens=4).choices[0].text
