@@ -52,12 +52,44 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One node's part of a replica that spans nodes. ``port`` of rank 0: where the members meet; of a worker that listens
+    (:meth:`Driver.worker_listens`): where it does; else 0."""
+
+    node: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All members of one attempt by rank, and which of them this node is."""
+
+    rank: int
+    attempt: int
+    members: tuple[Member, ...]
+
+    @property
+    def own(self) -> Member:
+        return self.members[self.rank]
+
+    @property
+    def head(self) -> Member:
+        return self.members[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """Where the engine has to listen, and the key that it has to demand."""
+    """Where the engine has to listen, and the key that it has to demand.
+
+    With a ``gang`` only rank 0 serves HTTP there. A worker that listens does so at ``gang.own``, which has the same port;
+    where workers do not listen, they need no port at all.
+    """
 
     host: str
     port: int
     api_key: str
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +136,10 @@ class Driver(Protocol):
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
         """The command line. Secrets belong into the environment: argv can be read by everyone on the host."""
+        ...
+
+    def worker_listens(self, wish: AssignmentRecord) -> bool:
+        """Whether in a replica over several nodes a worker opens its own port (and must, before the head starts)."""
         ...
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:

@@ -73,6 +73,9 @@ class Command:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(wish.gpus)
         return Launch(fill_command([*wish.command, *wish.args], fields), environment)
 
+    def worker_listens(self, wish: AssignmentRecord) -> bool:
+        return False
+
     def capabilities(self, wish: AssignmentRecord) -> list[str]:
         return ["chat", "completions"] if wish.capabilities is None else wish.capabilities
 

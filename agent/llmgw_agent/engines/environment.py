@@ -27,6 +27,9 @@ class EnvironmentEngine:
         environment = self._environments.current(self.name)
         return environment.located if environment is not None else None
 
+    def worker_listens(self, wish: AssignmentRecord) -> bool:
+        return False
+
     def inventory(self) -> list[EngineInfo]:
         """Every version that is here, and the one that can be installed."""
         found = [

@@ -143,6 +143,9 @@ class LlamaCpp:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(wish.gpus)
         return Launch([*located.argv, *arguments], environment)
 
+    def worker_listens(self, wish: AssignmentRecord) -> bool:
+        return True
+
     def capabilities(self, wish: AssignmentRecord) -> list[str]:
         if wish.capabilities is not None:
             return wish.capabilities

@@ -25,6 +25,8 @@ from llmgw_proto.records.node import (
 from llmgw_proto.records.shard import (
     AssignmentRecord,
     EndpointRecord,
+    GangPhase,
+    GangState,
     ShardRecord,
     ShardRole,
     ShardState,
@@ -50,6 +52,8 @@ __all__ = [
     "FabricMissing",
     "FabricNode",
     "FabricPortsRecord",
+    "GangPhase",
+    "GangState",
     "GpuFacts",
     "InventoryRecord",
     "MemoryFacts",

@@ -66,6 +66,31 @@ class Timings(Record):
     listen_to_ready: float | None = None
 
 
+class GangPhase(StrEnum):
+    """Where one member of a replica over several nodes stands; what follows is ``llmgw_agent.shard.gang.decide``."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    STARTED = "started"
+    READY = "ready"
+    DOWN = "down"
+
+
+class GangState(Record):
+    """What the agents of a replica over several nodes tell each other, within their shard records.
+
+    The head counts the attempts; every member tells which of them its phase belongs to.
+    """
+
+    attempt: int = Field(default=0, ge=0, description="0: none yet")
+    phase: GangPhase = GangPhase.PREPARING
+    address: str = Field(default="", description="where the other members reach this one")
+    port: int = Field(
+        default=0, ge=0, le=65535, description="of the head: where the members meet; of a worker: where it listens"
+    )
+    note: str = Field(default="", description="for down: cause and remedy in one sentence")
+
+
 class ShardRecord(Record):
     """``shards/<node>/<shard>``: what is true, written by that agent without a lease, deleted when nothing of it is left."""
 
@@ -93,6 +118,8 @@ class ShardRecord(Record):
     next_attempt_at: float | None = Field(default=None, description="for Failed with a restart ahead: when, Unix time")
     log_path: str = ""
     timings: Timings = Timings()
+    rank: int = 0
+    gang: GangState | None = Field(default=None, description="for a shard of a replica that spans nodes")
 
 
 class EndpointRecord(Record):
