@@ -13,6 +13,7 @@ import pytest
 from llmgw_base.clock import SystemClock
 from llmgw_base.config import EtcdSection
 from llmgw_base.etcd.api import CreateRevisionIs, Deleted, Frozen, PutOp, Snapshot, Stale, Synced
+from llmgw_base.etcd.calls import CALL_TIMEOUT, PATIENCE
 from llmgw_base.etcd.client import EtcdStore
 from llmgw_base.etcd.errors import (
     CompactedError,
@@ -75,7 +76,7 @@ def test_other_endpoints_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
                         await store.put("/a/1", b"x")
                         await follower.until(lambda: follower.state, what="the put")
                         assert not follower.all(Stale)
-                    assert time.monotonic() - began < 1.4  # it stays with the one that answered
+                    assert time.monotonic() - began < CALL_TIMEOUT  # it stays with the one that answered
 
     run_clean(main())
 
@@ -93,7 +94,7 @@ def test_starting_while_etcd_is_down() -> None:
                 began = time.monotonic()
                 with pytest.raises(StoreUnavailableError):
                     await store.put("/a/1", b"x")
-                assert time.monotonic() - began < 1  # known to be away: said at once
+                assert time.monotonic() - began < PATIENCE / 2  # known to be away: said at once
                 server.start()
                 await follower.synced(within=SOON)
                 assert len(follower.all(Stale)) == 1

@@ -86,8 +86,8 @@ def test_endpoint_that_moves_to_another_port_is_followed_at_once(store: Store, t
             wait_until(lambda: served(running), within=15, what="the first address")
             store.endpoint(new, epoch=2)
             began = time.monotonic()
-            wait_until(lambda: served(running) and new.requests, within=5, what="the new address")
-            assert time.monotonic() - began < 2
+            wait_until(lambda: served(running) and new.requests, within=15, what="the new address")
+            assert time.monotonic() - began < 5
             before = len(old.requests)
             assert all(served(running) for _ in range(10))
             assert len(old.requests) == before
