@@ -29,7 +29,7 @@ from llmgw_testing.fake_openai import Engine
 from llmgw_testing.fake_wire import Connection, Host, Request, Script
 
 T = TypeVar("T")
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0
 QUIET_PATHS = ("/health", "/metrics", "/v1/models", "/version")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-LIMIT = 15.0
+LIMIT = 30.0
 
 
 @dataclass

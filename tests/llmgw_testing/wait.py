@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast, overload
 
 T = TypeVar("T")
+
+#: How much longer a slow machine may take: it stretches every deadline of a wait, and changes nothing where all is quick.
+PATIENCE = float(os.environ.get("LLMGW_TEST_PATIENCE", "1"))
 
 _NOT_YET = object()
 
@@ -25,12 +29,13 @@ async def eventually(check: Callable[[], Any], *, within: float, what: str, ever
     """Asks ``check`` (a function or a coroutine function) again and again and returns its first truthy value.
 
     Args:
-        within: seconds; an attempt that is still running at the deadline is cancelled.
+        within: seconds, times :data:`PATIENCE`; an attempt that is still running at the deadline is cancelled.
         what: completes the sentence "still waiting for ...".
 
     Raises:
         AssertionError: nothing truthy in time; the message has the last value, or the last exception as its cause.
     """
+    within *= PATIENCE
     deadline = time.monotonic() + within
     value: object = _NOT_YET
     error: Exception | None = None
@@ -51,6 +56,7 @@ async def eventually(check: Callable[[], Any], *, within: float, what: str, ever
 
 def wait_until(check: Callable[[], T], *, within: float, what: str, every: float = 0.02) -> T:
     """:func:`eventually` for code without an event loop; ``check`` must be a plain function that does not block."""
+    within *= PATIENCE
     deadline = time.monotonic() + within
     value: object = _NOT_YET
     error: Exception | None = None
