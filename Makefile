@@ -41,7 +41,7 @@ bench: $(STAMPS)/dev ## run the benchmarks; writes bench/RESULTS.md
 
 proto: $(STAMPS)/dev ## generate the gRPC code again after a change of a .proto file
 	cd proto && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
-		llmgw_proto/agent.proto llmgw_base/etcd/rpc.proto
+		llmgw_proto/*.proto llmgw_base/etcd/rpc.proto
 
 packages: $(STAMPS)/dev ## build the wheel and the source archive into dist/
 	$(BIN)/python -m hatchling build -d dist

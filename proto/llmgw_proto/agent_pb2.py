@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17llmgw_proto/agent.proto\x12\x0ellmgw.agent.v1\":\n\x0bLogsRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0c\n\x04tail\x18\x02 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"\x19\n\tLogsChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\".\n\x0bHoldRequest\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1e\n\x0bLiftRequest\x12\x0f\n\x07subject\x18\x01 \x01(\t\"/\n\x08Standing\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x12\n\nquarantine\x18\x02 \x01(\t\"-\n\x0fSetPowerRequest\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\r\n\x05watts\x18\x02 \x01(\x01\"(\n\nPowerLimit\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\r\n\x05watts\x18\x02 \x01(\x01\"@\n\x10\x42\x61ndwidthRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"\x9e\x01\n\x0f\x42\x61ndwidthResult\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x1b\n\x13gigabits_per_second\x18\x02 \x01(\x01\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x0f\n\x07streams\x18\x05 \x01(\r\x12\x0c\n\x04port\x18\x06 \x01(\t\x12\x11\n\tpeer_port\x18\x07 \x01(\t\x12\x0c\n\x04note\x18\x08 \x01(\t\"\xb4\x01\n\x15ServeBandwidthRequest\x12\x0b\n\x03hca\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x16\n\tgid_index\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04numa\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x0f\n\x07streams\x18\x06 \x01(\r\x12\r\n\x05token\x18\x07 \x01(\t\x12\r\n\x05\x66orce\x18\x08 \x01(\x08\x42\x0c\n\n_gid_indexB\x07\n\x05_numa\"-\n\x0f\x42\x61ndwidthServer\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r2\xbc\x03\n\x05\x41gent\x12@\n\x04Logs\x12\x1b.llmgw.agent.v1.LogsRequest\x1a\x19.llmgw.agent.v1.LogsChunk0\x01\x12=\n\x04Hold\x12\x1b.llmgw.agent.v1.HoldRequest\x1a\x18.llmgw.agent.v1.Standing\x12=\n\x04Lift\x12\x1b.llmgw.agent.v1.LiftRequest\x1a\x18.llmgw.agent.v1.Standing\x12G\n\x08SetPower\x12\x1f.llmgw.agent.v1.SetPowerRequest\x1a\x1a.llmgw.agent.v1.PowerLimit\x12N\n\tBandwidth\x12 .llmgw.agent.v1.BandwidthRequest\x1a\x1f.llmgw.agent.v1.BandwidthResult\x12Z\n\x0eServeBandwidth\x12%.llmgw.agent.v1.ServeBandwidthRequest\x1a\x1f.llmgw.agent.v1.BandwidthServer0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17llmgw_proto/agent.proto\x12\x0ellmgw.agent.v1\"e\n\x0bLogsRequest\x12\r\n\x05shard\x18\x01 \x01(\t\x12\x0c\n\x04tail\x18\x02 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\r\n\x05since\x18\x04 \x01(\x01\x12\x0c\n\x04grep\x18\x05 \x01(\t\x12\x0c\n\x04\x66ile\x18\x06 \x01(\t\"\x19\n\tLogsChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\".\n\x0bHoldRequest\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1e\n\x0bLiftRequest\x12\x0f\n\x07subject\x18\x01 \x01(\t\"/\n\x08Standing\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\x12\n\nquarantine\x18\x02 \x01(\t\"-\n\x0fSetPowerRequest\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\r\n\x05watts\x18\x02 \x01(\x01\"(\n\nPowerLimit\x12\x0b\n\x03gpu\x18\x01 \x01(\t\x12\r\n\x05watts\x18\x02 \x01(\x01\"@\n\x10\x42\x61ndwidthRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"\x9e\x01\n\x0f\x42\x61ndwidthResult\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x1b\n\x13gigabits_per_second\x18\x02 \x01(\x01\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12\x0f\n\x07streams\x18\x05 \x01(\r\x12\x0c\n\x04port\x18\x06 \x01(\t\x12\x11\n\tpeer_port\x18\x07 \x01(\t\x12\x0c\n\x04note\x18\x08 \x01(\t\"\xb4\x01\n\x15ServeBandwidthRequest\x12\x0b\n\x03hca\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\x16\n\tgid_index\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x11\n\x04numa\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x12\x0f\n\x07streams\x18\x06 \x01(\r\x12\r\n\x05token\x18\x07 \x01(\t\x12\r\n\x05\x66orce\x18\x08 \x01(\x08\x42\x0c\n\n_gid_indexB\x07\n\x05_numa\"-\n\x0f\x42\x61ndwidthServer\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r2\xbc\x03\n\x05\x41gent\x12@\n\x04Logs\x12\x1b.llmgw.agent.v1.LogsRequest\x1a\x19.llmgw.agent.v1.LogsChunk0\x01\x12=\n\x04Hold\x12\x1b.llmgw.agent.v1.HoldRequest\x1a\x18.llmgw.agent.v1.Standing\x12=\n\x04Lift\x12\x1b.llmgw.agent.v1.LiftRequest\x1a\x18.llmgw.agent.v1.Standing\x12G\n\x08SetPower\x12\x1f.llmgw.agent.v1.SetPowerRequest\x1a\x1a.llmgw.agent.v1.PowerLimit\x12N\n\tBandwidth\x12 .llmgw.agent.v1.BandwidthRequest\x1a\x1f.llmgw.agent.v1.BandwidthResult\x12Z\n\x0eServeBandwidth\x12%.llmgw.agent.v1.ServeBandwidthRequest\x1a\x1f.llmgw.agent.v1.BandwidthServer0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'llmgw_proto.agent_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOGSREQUEST']._serialized_start=43
-  _globals['_LOGSREQUEST']._serialized_end=101
-  _globals['_LOGSCHUNK']._serialized_start=103
-  _globals['_LOGSCHUNK']._serialized_end=128
-  _globals['_HOLDREQUEST']._serialized_start=130
-  _globals['_HOLDREQUEST']._serialized_end=176
-  _globals['_LIFTREQUEST']._serialized_start=178
-  _globals['_LIFTREQUEST']._serialized_end=208
-  _globals['_STANDING']._serialized_start=210
-  _globals['_STANDING']._serialized_end=257
-  _globals['_SETPOWERREQUEST']._serialized_start=259
-  _globals['_SETPOWERREQUEST']._serialized_end=304
-  _globals['_POWERLIMIT']._serialized_start=306
-  _globals['_POWERLIMIT']._serialized_end=346
-  _globals['_BANDWIDTHREQUEST']._serialized_start=348
-  _globals['_BANDWIDTHREQUEST']._serialized_end=412
-  _globals['_BANDWIDTHRESULT']._serialized_start=415
-  _globals['_BANDWIDTHRESULT']._serialized_end=573
-  _globals['_SERVEBANDWIDTHREQUEST']._serialized_start=576
-  _globals['_SERVEBANDWIDTHREQUEST']._serialized_end=756
-  _globals['_BANDWIDTHSERVER']._serialized_start=758
-  _globals['_BANDWIDTHSERVER']._serialized_end=803
-  _globals['_AGENT']._serialized_start=806
-  _globals['_AGENT']._serialized_end=1250
+  _globals['_LOGSREQUEST']._serialized_end=144
+  _globals['_LOGSCHUNK']._serialized_start=146
+  _globals['_LOGSCHUNK']._serialized_end=171
+  _globals['_HOLDREQUEST']._serialized_start=173
+  _globals['_HOLDREQUEST']._serialized_end=219
+  _globals['_LIFTREQUEST']._serialized_start=221
+  _globals['_LIFTREQUEST']._serialized_end=251
+  _globals['_STANDING']._serialized_start=253
+  _globals['_STANDING']._serialized_end=300
+  _globals['_SETPOWERREQUEST']._serialized_start=302
+  _globals['_SETPOWERREQUEST']._serialized_end=347
+  _globals['_POWERLIMIT']._serialized_start=349
+  _globals['_POWERLIMIT']._serialized_end=389
+  _globals['_BANDWIDTHREQUEST']._serialized_start=391
+  _globals['_BANDWIDTHREQUEST']._serialized_end=455
+  _globals['_BANDWIDTHRESULT']._serialized_start=458
+  _globals['_BANDWIDTHRESULT']._serialized_end=616
+  _globals['_SERVEBANDWIDTHREQUEST']._serialized_start=619
+  _globals['_SERVEBANDWIDTHREQUEST']._serialized_end=799
+  _globals['_BANDWIDTHSERVER']._serialized_start=801
+  _globals['_BANDWIDTHSERVER']._serialized_end=846
+  _globals['_AGENT']._serialized_start=849
+  _globals['_AGENT']._serialized_end=1293
 # @@protoc_insertion_point(module_scope)

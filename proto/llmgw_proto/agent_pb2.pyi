@@ -5,14 +5,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class LogsRequest(_message.Message):
-    __slots__ = ("shard", "tail", "follow")
+    __slots__ = ("shard", "tail", "follow", "since", "grep", "file")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    GREP_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
     shard: str
     tail: int
     follow: bool
-    def __init__(self, shard: _Optional[str] = ..., tail: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+    since: float
+    grep: str
+    file: str
+    def __init__(self, shard: _Optional[str] = ..., tail: _Optional[int] = ..., follow: _Optional[bool] = ..., since: _Optional[float] = ..., grep: _Optional[str] = ..., file: _Optional[str] = ...) -> None: ...
 
 class LogsChunk(_message.Message):
     __slots__ = ("data",)
