@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from llmgw_base.etcd import rpc_pb2
-from llmgw_proto import __version__, agent_pb2
+from llmgw_proto import __version__, agent_pb2, shards_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = {".py", ".pyi", ".proto", ".typed", ".html", ".js", ".css"}
