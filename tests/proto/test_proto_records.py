@@ -51,7 +51,7 @@ def test_what_is_no_record_is_named(value: bytes) -> None:
         ({"replica": {"min": 1}}, "Extra inputs"),
         ({"profiles": [{"engine": "llamacpp", "gpu": 1}]}, "Extra inputs"),
         ({"profiles": [{"engine": "vlm"}]}, "'llamacpp', 'vllm', 'sglang' or 'command'"),
-        ({"profiles": [{"engine": "llamacpp", "version": "1"}]}, "only for vllm and sglang"),
+        ({"profiles": [{"engine": "command", "command": ["x", "{port}"], "version": "1"}]}, "version is for engines"),
         ({"profiles": [{"engine": "vllm", "version": "../x"}]}, "should match pattern"),
         ({"profiles": []}, "at least 1"),
         ({"profiles": [{"engine": "command"}]}, "needs command"),

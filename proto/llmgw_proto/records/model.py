@@ -87,7 +87,7 @@ class Profile(Record):
     version: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,63}$",
-        description="of vllm and sglang, which agents install; None takes the one that the agent is configured for",
+        description="of the engine, which agents install; None takes the one that the agent or the fleet is set to",
     )
     gpus: int = Field(default=0, ge=0, le=1024, description="GPUs per replica")
     memory: Size | None = Field(
@@ -151,8 +151,8 @@ class StrictProfile(Profile):
 
     @model_validator(mode="after")
     def _version_of_what_is_installed(self) -> Self:
-        if self.version is not None and self.engine not in ("vllm", "sglang"):
-            raise ValueError(f"version is only for vllm and sglang, which agents install; {self.engine} runs as it is found")
+        if self.version is not None and self.engine == "command":
+            raise ValueError("version is for engines that agents install; a command runs as it is found")
         return self
 
 
