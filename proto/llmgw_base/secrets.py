@@ -24,5 +24,10 @@ def agent_token(cluster_secret: str, node: str) -> str:
     return _derive(cluster_secret, f"agent/{node}")
 
 
+def weights_token(cluster_secret: str, node: str) -> str:
+    """The bearer token with which agents fetch weights from this node's agent; it opens nothing else."""
+    return _derive(cluster_secret, f"weights/{node}")
+
+
 def _derive(cluster_secret: str, purpose: str) -> str:
     return hmac.new(bytes.fromhex(cluster_secret), purpose.encode(), hashlib.sha256).hexdigest()[:40]

@@ -22,6 +22,7 @@ ROUTERS = PREFIX + "routers/"
 DEMAND = PREFIX + "demand/"
 FABRIC = PREFIX + "fabric/"
 FABRIC_PORTS = PREFIX + "fabric-ports/"
+WEIGHTS = PREFIX + "weights/"
 
 
 def part(name: str) -> str:
@@ -99,6 +100,16 @@ def fabric_ports_of(node: str) -> str:
 def fabric_ports(node: str) -> str:
     """The InfiniBand ports through which an alive node can map."""
     return fabric_ports_of(node) + "ports"
+
+
+def weights_of(content: str) -> str:
+    """The prefix over which a node that wants a content finds those that have it or fetch it."""
+    return f"{WEIGHTS}{part(content)}/"
+
+
+def weights(content: str, node: str) -> str:
+    """``content`` is the digest of a manifest: of the names and digests of all files of a model."""
+    return weights_of(content) + part(node)
 
 
 def split(key: str, under: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from llmgw_proto.records.shard import (
     ShardState,
     Timings,
 )
+from llmgw_proto.records.weights import WeightsRecord
 
 __all__ = [
     "AliveRecord",
@@ -69,4 +70,5 @@ __all__ = [
     "ShardRole",
     "ShardState",
     "Timings",
+    "WeightsRecord",
 ]
