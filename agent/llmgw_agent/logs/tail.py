@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw_agent.logs.files import parts
+from llmgw_agent.logs.grep import Keep
+from llmgw_agent.logs.select import Selection
 from llmgw_agent.process.logmon import NAME
 from llmgw_base.clock import Clock
 
@@ -73,34 +76,46 @@ def _before(folder: Path, current: bytes, lines: int) -> bytes:
     return last_lines(data, lines)
 
 
-async def tail(folder: Path, lines: int, *, follow: bool, clock: Clock) -> AsyncGenerator[bytes, None]:
+async def tail(
+    folder: Path, lines: int, *, follow: bool, clock: Clock, since: float = 0.0, keep: Keep | None = None
+) -> AsyncGenerator[bytes, None]:
     """Chunks of whole lines as they stand in the log, oldest first; with ``follow`` for ever, over rotations.
 
-    ``lines``: how many from the end to begin with, over all parts; 0 begins at the start of the current part.
+    ``lines``: how many from the end to begin with, over all parts; 0 begins at the start of the current part. With ``since``
+    (Unix time) or ``keep`` (which lines are wanted) it counts those that are left, and 0 leaves all of them.
     """
     current = Current.open(folder)
     try:
-        data = _read_all(current)
-        rest = data if lines == 0 else _before(folder, data, lines)
+        if since or keep is not None:
+            selection = Selection(folder, current.fd if current is not None else None, lines, since, keep)
+            chunks = selection.chunks(whole=not follow)
+            # A thread for each step: a long log is looked through without holding up anything else.
+            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+                if chunk:
+                    yield chunk
+            rest, fresh = selection.rest, b""
+        else:
+            data = _read_all(current)
+            rest, fresh = b"", data if lines == 0 else _before(folder, data, lines)
         while True:
+            rest += fresh
             cut = len(rest) if not follow else rest.rfind(b"\n") + 1
-            for start in range(0, cut, CHUNK):
-                yield rest[start : min(start + CHUNK, cut)]
-            rest = rest[cut:]
+            if cut == 0 and len(rest) > 4 * CHUNK:  # a line that does not end
+                cut = len(rest)
+            complete, rest = rest[:cut], rest[cut:]
+            wanted = keep(complete) if keep is not None else complete
+            for start in range(0, len(wanted), CHUNK):
+                yield wanted[start : start + CHUNK]
             if not follow:
                 return
-            more = current.read() if current is not None else b""
-            if more:
-                rest += more
-                if len(rest) > 4 * CHUNK:  # a line that does not end
-                    yield rest
-                    rest = b""
+            fresh = current.read() if current is not None else b""
+            if fresh:
                 continue
             if current is None or not current.is_still(folder):
                 following = Current.open(folder)
                 if following is not None:
                     # What was written between the last read and the rotation is still in the old file.
-                    rest += _read_all(current)
+                    fresh = _read_all(current)
                     if current is not None:
                         current.close()
                     current = following

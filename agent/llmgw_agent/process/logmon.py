@@ -5,12 +5,15 @@
 It reads the named pipe until no process of the engine has it open any more, then removes the pipe and ends. The engine holds
 the pipe open for reading too, so that it gets no SIGPIPE should this process die; the agent then starts another one.
 
+Beside each part of ``engine.log`` stands ``engine.times`` with the same number: lines ``<Unix time> <offset>``, one for each
+second or 64 KiB in which something came: what is in the log from that offset on was written at that time or later.
+
 Whatever happens to the disk, the engine is not held up: what cannot be written is dropped, and so is what comes faster than
 ``RATE`` over any length of time; a line in the log says how much. Only the standard library is imported: this file runs alone.
 """
 
 # One such process runs per engine; without pathlib and contextlib it stays small.
-# ruff: noqa: PTH105, PTH108, PTH110, PTH116, PTH118, SIM105
+# ruff: noqa: PTH105, PTH108, PTH116, PTH118, SIM105
 from __future__ import annotations
 
 import os
@@ -18,7 +21,9 @@ import sys
 import time
 
 NAME = "engine.log"
+TIMES = "engine.times"
 CHUNK = 1 << 16
+TIME_EVERY, TIME_BYTES = 1.0, 64 << 10
 RATE = 4 << 20
 BURST = 32 << 20
 
@@ -40,19 +45,26 @@ class Budget:
 
 
 class RotatingFile:
-    """``engine.log``, ``engine.log.1`` (older) … at most ``files`` of them, each of about ``max_bytes``."""
+    """``engine.log``, ``engine.log.1`` (older) … at most ``files`` of them, each of about ``max_bytes``; and their times."""
 
     def __init__(self, folder: str, max_bytes: int, files: int) -> None:
-        self._path = os.path.join(folder, NAME)
+        self._path, self._times_path = os.path.join(folder, NAME), os.path.join(folder, TIMES)
         self._max_bytes, self._files = max_bytes, files
-        self._fd = -1
+        self._fd = self._times_fd = -1
         self._size = 0
+        self._noted: tuple[float, int] | None = None
+        """When and at which size the time was last noted."""
+
+    def now(self) -> float:
+        """Unix time; tests have another."""
+        return time.time()
 
     def write(self, data: bytes) -> bool:
         """Whether it was written; a full disk is no error."""
         try:
             if self._fd < 0 or self._size + len(data) > self._max_bytes:
                 self._open_next(len(data))
+            self._note_time()
             view = memoryview(data)
             while view:
                 written = os.write(self._fd, view)
@@ -62,24 +74,58 @@ class RotatingFile:
             return False
         return True
 
+    def _note_time(self) -> None:
+        """Before the bytes that it is about. If it cannot be written, the next write tries again."""
+        now = self.now()
+        if self._noted is not None and 0 <= now - self._noted[0] < TIME_EVERY and self._size - self._noted[1] < TIME_BYTES:
+            return
+        try:
+            os.write(self._times_fd, b"%.3f %d\n" % (now, self._size))
+        except OSError:
+            return
+        self._noted = now, self._size
+
     def _open_next(self, coming: int) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._times_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._times_fd = -1
+        self._noted = None
         try:
             self._size = os.stat(self._path).st_size
         except FileNotFoundError:
             self._size = 0
         if self._size and self._size + coming > self._max_bytes:
-            for number in range(self._files - 1, 0, -1):
-                older = f"{self._path}.{number}"
-                newer = f"{self._path}.{number - 1}" if number > 1 else self._path
-                if os.path.exists(newer):
-                    os.replace(newer, older)
-            if self._files == 1:
-                os.unlink(self._path)
+            # First the times: those of another part would make lines look newer than they are.
+            self._rotate(self._times_path, holes=True)
+            self._rotate(self._path)
             self._size = 0
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self._times_fd = os.open(self._times_path, flags, 0o640)
+        except OSError:
+            pass
+        self._fd = os.open(self._path, flags, 0o640)
+
+    def _rotate(self, path: str, *, holes: bool = False) -> None:
+        """``holes``: a part that is missing is missing in the next place too, instead of what stood there before."""
+        for number in range(self._files - 1, 0, -1):
+            older = f"{path}.{number}"
+            newer = f"{path}.{number - 1}" if number > 1 else path
+            try:
+                os.replace(newer, older)
+            except FileNotFoundError:
+                if holes:
+                    _unlink(older)
+        if self._files == 1:
+            _unlink(path)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def copy(source: int, target: RotatingFile, budget: Budget) -> None:
@@ -102,10 +148,7 @@ def main(argv: list[str]) -> int:
     source = os.open(pipe, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(source, True)
     copy(source, RotatingFile(folder, int(max_bytes), int(files)), Budget(RATE, BURST, time.monotonic()))
-    try:
-        os.unlink(pipe)
-    except FileNotFoundError:
-        pass
+    _unlink(pipe)
     return 0
 
 
