@@ -93,9 +93,13 @@ class AdminClient:
     async def replica(self, replica_id: str) -> ReplicaView:
         return cast(ReplicaView, await self._json("GET", f"replicas/{_part(replica_id)}"))
 
-    async def logs(self, replica_id: str, *, tail: int, follow: bool) -> AsyncIterator[bytes]:
-        """The log, oldest line first; with ``follow``, also what comes, until the replica's log ends or the caller leaves."""
+    async def logs(self, replica_id: str, *, tail: int, follow: bool, **chosen: str | float) -> AsyncIterator[bytes]:
+        """The log, oldest line first; with ``follow``, also what comes, until the replica's log ends or the caller leaves.
+
+        ``chosen``: since (Unix time), grep, file.
+        """
         path = f"replicas/{_part(replica_id)}/logs?tail={tail}" + ("&follow=1" if follow else "")
+        path += "".join(f"&{name}={quote(str(value), safe='')}" for name, value in chosen.items())
         total = None if follow else self._timeout.total
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=self._timeout.sock_connect)
         server, response = await self._connect("GET", path, None, timeout)

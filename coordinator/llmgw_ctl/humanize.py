@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 from llmgw_ctl.errors import BadInputError
 
@@ -54,3 +55,20 @@ def parse_duration(text: str) -> float:
         raise BadInputError(f"{text!r} is not a duration", "write for example 90s, 5m or 1h30m")
     days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
     return days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+
+
+def parse_moment(text: str, now: float) -> float:
+    """Reads how long ago (``10m``) or when (RFC 3339: ``2026-01-31T08:00:00Z``; without a zone: local time) as Unix time.
+
+    Raises:
+        BadInputError: neither of the two.
+    """
+    try:
+        return max(0.0, now - parse_duration(text))
+    except BadInputError:
+        pass
+    try:
+        return max(0.0, datetime.fromisoformat(text.strip()).astimezone().timestamp())
+    except (ValueError, OverflowError, OSError):
+        remedy = "write for example 10m, 1h30m or 2026-01-31T08:00:00Z"
+        raise BadInputError(f"{text!r} is neither a duration nor a time", remedy) from None

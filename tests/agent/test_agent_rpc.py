@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from grpc import aio
 
 from llmgw_agent.config import AgentConfig
+from llmgw_agent.logs.files import pin_first_failure
 from llmgw_agent.rpc.server import credentials, start_server
 from llmgw_agent.rpc.service import AgentService
 from llmgw_base.clock import SystemClock
@@ -95,6 +97,37 @@ def test_only_the_token_opens_and_only_existing_logs_are_found(tmp_path: Path) -
                 assert f"shard {shard!r} has no log on this node" in details
         async with serving(tmp_path, token=None) as listen, aio.insecure_channel(str(listen)) as channel:
             assert (await refusal(call(channel)))[0] is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(body())
+
+
+def test_lines_can_be_chosen_by_what_they_say_and_kept_failures_read(tmp_path: Path) -> None:
+    async def body() -> None:
+        folder = write(tmp_path / "m-1.0", "one\ntwo\nthree\ntwenty\n")
+        async with serving(tmp_path) as listen, aio.insecure_channel(str(listen)) as channel:
+            assert await read(call(channel, grep="^t")) == b"two\nthree\ntwenty\n"
+            assert await read(call(channel, grep="^tw", tail=1)) == b"twenty\n"
+            assert await read(call(channel, since=time.time() + 1000)) == b""
+            assert await read(call(channel, since=time.time() - 1000)) == b"one\ntwo\nthree\ntwenty\n"
+            assert await refusal(call(channel, file="suspect")) == (
+                grpc.StatusCode.NOT_FOUND,
+                "no suspect is kept of this shard; it has not come to one since its log began",
+            )
+            pin_first_failure(folder, 1, "it broke", ["a", "b"])
+            failure = b"[llmgw] first failure of epoch 1: it broke\na\nb\n"
+            assert await read(call(channel, file="first-failure")) == failure
+            assert await read(call(channel, file="first-failure", grep="b$", tail=1)) == b"b\n"
+            wrong: list[tuple[dict[str, Any], str]] = [
+                ({"grep": "(a"}, "unclosed group"),
+                ({"file": "other"}, "there is no log 'other'; use engine, first-failure, suspect"),
+                ({"since": -1.0}, "no time in seconds"),
+                ({"since": float("nan")}, "no time in seconds"),
+                ({"file": "first-failure", "follow": True}, "can neither be followed nor read since a time"),
+            ]
+            for fields, said in wrong:
+                code, details = await refusal(call(channel, **fields))
+                assert code is grpc.StatusCode.INVALID_ARGUMENT
+                assert said in details
 
     asyncio.run(body())
 

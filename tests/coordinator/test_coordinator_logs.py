@@ -57,6 +57,23 @@ def test_the_last_lines_are_relayed_as_they_are() -> None:
     asyncio.run(test())
 
 
+def test_what_is_wanted_of_a_log_goes_to_the_agent_and_nonsense_does_not() -> None:
+    async def test() -> None:
+        async with serving() as (_, agent, admin, path):
+            agent.lines = ["a\n"]
+            assert (await admin.ask("GET", path + "?tail=5&since=1700000000.5&grep=a%7Cb&file=suspect")).status == 200
+            wanted = agent.requests[-1]
+            assert (wanted.tail, wanted.since, wanted.grep, wanted.file) == (5, 1700000000.5, "a|b", "suspect")
+            for since in ("x", "-1", "nan", "inf"):
+                answer = await admin.ask("GET", path + f"?since={since}")
+                assert (answer.status, answer.error) == (422, "invalid")
+            agent.refusal = "'(' is no regular expression that can be used: unclosed group"
+            answer = await admin.ask("GET", path + "?grep=(")
+            assert (answer.status, answer.body["error"]["message"]) == (422, agent.refusal)
+
+    asyncio.run(test())
+
+
 def test_an_empty_log_is_an_empty_answer() -> None:
     async def test() -> None:
         async with serving() as (_, _, admin, path):

@@ -135,6 +135,17 @@ def test_replica_show_and_logs(ctl: Ctl) -> None:
     assert ("GET", "/admin/v1/replicas/m-00000/logs?tail=5&follow=1") in ctl.admin.requests
 
 
+def test_logs_since_a_time_with_a_match_or_of_a_failure(ctl: Ctl) -> None:
+    ctl.admin.add("m")
+    ctl("replica", "logs", "m-00000", "--since", "2026-01-31T08:00:00Z", "--grep", "a&b")
+    assert ctl.admin.requests[-1] == ("GET", "/admin/v1/replicas/m-00000/logs?tail=0&since=1769846400.0&grep=a%26b")
+    ctl("replica", "logs", "m-00000", "--grep", "x")
+    assert ctl.admin.requests[-1] == ("GET", "/admin/v1/replicas/m-00000/logs?tail=100&grep=x")
+    ctl("replica", "logs", "m-00000", "--file", "first-failure", "--tail", "3")
+    assert ctl.admin.requests[-1] == ("GET", "/admin/v1/replicas/m-00000/logs?tail=3&file=first-failure")
+    assert "'soon' is neither a duration nor a time" in ctl("replica", "logs", "m-00000", "--since", "soon", expect=2)[1]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw_ctl.errors import BadInputError
-from llmgw_ctl.humanize import age, duration, parse_duration, size
+from llmgw_ctl.humanize import age, duration, parse_duration, parse_moment, size
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,28 @@ def test_what_is_no_duration_is_named_with_an_example(text: str) -> None:
         parse_duration(text)
     assert repr(text) in caught.value.message
     assert "90s" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("10m", 1_769_999_400.0),
+        ("0", 1_770_000_000.0),
+        ("2026-01-31T08:00:00Z", 1_769_846_400.0),
+        ("2026-01-31T09:00:00.5+01:00", 1_769_846_400.5),
+        ("9999999d", 0.0),
+    ],
+)
+def test_moments_are_so_long_ago_or_at_a_time(text: str, moment: float) -> None:
+    assert parse_moment(text, 1_770_000_000.0) == moment
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-01", "-5m"])
+def test_what_is_no_moment_is_named_with_an_example(text: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        parse_moment(text, 0.0)
+    assert repr(text) in caught.value.message
+    assert "10m" in caught.value.remedy
 
 
 @given(st.integers(min_value=10, max_value=10**8))

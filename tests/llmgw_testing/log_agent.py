@@ -21,6 +21,8 @@ class LogAgent(AgentServicer):
         self.lines: list[str] = []
         self.more: asyncio.Queue[str] = asyncio.Queue()
         self.break_after_first = False
+        self.refusal = ""
+        """What is said to requests that make no sense; if empty all do."""
         self.requests: list[LogsRequest] = []
         self.cancelled = asyncio.Event()
         self.address = ""
@@ -31,6 +33,8 @@ class LogAgent(AgentServicer):
             await context.abort(StatusCode.UNAUTHENTICATED, "the token is wrong")
         if not request.shard.endswith(".0"):
             await context.abort(StatusCode.NOT_FOUND, "no such shard")
+        if self.refusal:
+            await context.abort(StatusCode.INVALID_ARGUMENT, self.refusal)
         try:
             for line in self.lines[-request.tail :]:
                 yield LogsChunk(data=line.encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import grpc
 from grpc import aio
 
@@ -11,8 +13,10 @@ from llmgw_base.net import Listen, parse_listen, port_holder
 from llmgw_proto import agent_pb2_grpc
 
 
-async def start_server(config: AgentConfig, service: agent_pb2_grpc.AgentServicer) -> tuple[aio.Server, Listen]:
-    """Returns the server and where it listens really.
+async def start_server(
+    config: AgentConfig, service: agent_pb2_grpc.AgentServicer, *more: Callable[[aio.Server], None]
+) -> tuple[aio.Server, Listen]:
+    """Returns the server and where it listens really. ``more`` add further services to it.
 
     Raises:
         ConfigError: the port is taken, the address is not this machine's, or a certificate cannot be read.
@@ -21,6 +25,8 @@ async def start_server(config: AgentConfig, service: agent_pb2_grpc.AgentService
     # Without SO_REUSEPORT: a second server on the same port would take half of the calls.
     server = aio.server(options=[("grpc.so_reuseport", 0)])
     agent_pb2_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated
+    for add in more:
+        add(server)
     try:
         if config.tls is None:
             port = server.add_insecure_port(str(listen))

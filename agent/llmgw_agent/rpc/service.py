@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import grpc
-from grpc import aio
 
 from llmgw_agent.hardware.bandwidth.errors import BandwidthError, PortsBusyError, ProgramMissingError
 from llmgw_agent.hardware.power import PowerCapError, PowerCapRangeError
-from llmgw_agent.logs.tail import tail
+from llmgw_agent.logs.ask import NothingKeptError, read_logs
 from llmgw_agent.rpc.bandwidth import Bandwidth
 from llmgw_agent.rpc.desk import Desk, NotLookedError, UnknownSubjectError
+from llmgw_agent.rpc.guard import Caller, Guard
 from llmgw_base.clock import Clock
 from llmgw_base.config import ConfigError
 from llmgw_base.etcd.errors import StoreError
@@ -24,12 +23,10 @@ from llmgw_proto import agent_pb2, agent_pb2_grpc
 from llmgw_proto.records import BadRecordError
 
 P = TypeVar("P")
-#: Who asks, whatever the request and the answer are. The class is generic only for type checkers.
-Caller: TypeAlias = "aio.ServicerContext[Any, Any]"
-
 #: The first that fits; each message is for people and says what helps.
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (UnknownSubjectError, grpc.StatusCode.NOT_FOUND),
+    (NothingKeptError, grpc.StatusCode.NOT_FOUND),
     (NotLookedError, grpc.StatusCode.UNAVAILABLE),
     (PowerCapRangeError, grpc.StatusCode.INVALID_ARGUMENT),
     (PowerCapError, grpc.StatusCode.FAILED_PRECONDITION),
@@ -68,21 +65,22 @@ class AgentService(agent_pb2_grpc.AgentServicer):
         Args:
             desk, bandwidth: without them these calls are not implemented.
         """
-        self._token, self._folder, self._clock = token, folder, clock
+        self._guard, self._folder, self._clock = Guard(token), folder, clock
         self._desk, self._bandwidth = desk, bandwidth
 
     async def Logs(  # noqa: N802 - the name in the .proto
         self, request: agent_pb2.LogsRequest, context: Caller
     ) -> AsyncIterator[agent_pb2.LogsChunk]:
-        await self._authorise(context)
+        await self._guard.authorise(context)
         folder = self._folder(request.shard)
         if not request.shard or not folder.is_dir():
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
                 f"shard {request.shard!r} has no log on this node; `llmgwctl replica list` shows where it is",
             )
-        async for data in tail(folder, request.tail, follow=request.follow, clock=self._clock):
-            yield agent_pb2.LogsChunk(data=data)
+        async with refusals(context), aclosing(read_logs(folder, request, self._clock)) as chunks:
+            async for data in chunks:
+                yield agent_pb2.LogsChunk(data=data)
 
     async def Hold(  # noqa: N802 - the name in the .proto
         self, request: agent_pb2.HoldRequest, context: Caller
@@ -127,17 +125,7 @@ class AgentService(agent_pb2_grpc.AgentServicer):
 
     async def _needs(self, part: P | None, context: Caller) -> P:
         """The part, for callers that may ask it."""
-        await self._authorise(context)
+        await self._guard.authorise(context)
         if part is None:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this agent does not serve that")
         return part
-
-    async def _authorise(self, context: Caller) -> None:
-        token = self._token()
-        if token is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the agent has not found its cluster in etcd yet; try again soon")
-        metadata = dict(context.invocation_metadata() or ())
-        given = metadata.get("authorization", "")
-        given = given.decode(errors="replace") if isinstance(given, bytes) else given
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong agent token")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +49,17 @@ class Logs:
                     Query(
                         "tail",
                         {"type": "integer", "minimum": 0, "default": 100},
-                        "lines from the end to begin with; 0: from the start of the current file",
+                        "lines from the end to begin with; 0: from the start of the current file; with since or grep: of the "
+                        "lines that are left, and 0: all of them",
                     ),
                     Query("follow", {"type": "integer", "enum": [0, 1], "default": 0}, "1: go on with what is appended later"),
+                    Query("since", {"type": "number", "minimum": 0}, "only what was written since then, Unix time in seconds"),
+                    Query("grep", {"type": "string", "maxLength": 500}, "only lines that match this regular expression (RE2)"),
+                    Query(
+                        "file",
+                        {"type": "string", "enum": ["engine", "first-failure", "suspect"], "default": "engine"},
+                        "the engine's log, or what was kept of the first failure or of the time when it became a suspect",
+                    ),
                 ),
                 errors=(404, 422, 502),
                 content_type="text/plain",
@@ -60,9 +69,18 @@ class Logs:
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         tail = _number(request, "tail", 100, _MOST_LINES)
         follow = bool(_number(request, "follow", 0, 1))
+        since, query = _time(request, "since"), request.query
         target = self._target(request.match_info["replica"])
         async with self._agents.line(target.node) as line:
-            call = line.stub.Logs(LogsRequest(shard=target.shard, tail=tail, follow=follow), metadata=line.metadata)
+            wanted = LogsRequest(
+                shard=target.shard,
+                tail=tail,
+                follow=follow,
+                since=since,
+                grep=query.get("grep", ""),
+                file=query.get("file", ""),
+            )
+            call = line.stub.Logs(wanted, metadata=line.metadata)
             # Leaving the line ends the call, also when the client has left and this task is being cancelled.
             return await _relay(request, call, target, self._context)
 
@@ -112,6 +130,18 @@ def _number(request: web.Request, name: str, default: int, most: int) -> int:
     return int(text)
 
 
+def _time(request: web.Request, name: str) -> float:
+    """Unix time in seconds; 0 if it is not asked for."""
+    text = request.query.get(name, "0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ApiError(422, "invalid", f"{name}: {text[:40]!r} is not a time in seconds since 1970", f"correct {name}")
+    return value
+
+
 def _answer(error: BaseException, target: Target) -> BaseException:
     if not isinstance(error, aio.AioRpcError):
         return error
@@ -122,4 +152,6 @@ def _answer(error: BaseException, target: Target) -> BaseException:
             f"node {target.node} has no log of {target.shard}: {error.details()}",
             "wait until it has started",
         )
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        return ApiError(422, "invalid", str(error.details()), "correct the request")
     return unreachable(target.node, f"{error.code().name.lower()}: {error.details()}")

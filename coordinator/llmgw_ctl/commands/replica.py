@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from llmgw_ctl import completion
 from llmgw_ctl.options import Output, ReplicaId, Server, TokenFile
+
+
+class LogName(StrEnum):
+    ENGINE = "engine"
+    FIRST_FAILURE = "first-failure"
+    SUSPECT = "suspect"
+
 
 app = typer.Typer(no_args_is_help=True, help="The running copies of models.")
 
@@ -58,18 +66,48 @@ def replica_logs(
         bool, typer.Option("--follow", "-f", help="Go on printing what the engine writes; Ctrl-C ends it.")
     ] = False,
     tail: Annotated[
-        int, typer.Option("--tail", min=0, metavar="LINES", help="How many of the last lines to begin with.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            "--tail",
+            min=0,
+            metavar="LINES",
+            help="How many of the last lines to begin with; 100, or with --since all.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="WHEN", help="Only what was written since: 10m, or 2026-01-31T08:00:00Z."),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option("--grep", metavar="REGEX", help="Only lines that match; --tail then counts those. Done on the node."),
+    ] = None,
+    file: Annotated[
+        LogName,
+        typer.Option("--file", help="The engine's log, or what was kept of its first failure or of its last suspicion."),
+    ] = LogName.ENGINE,
     server: Server = None,
     token_file: TokenFile = None,
 ) -> None:
     """Print the log of a replica's engine."""
     from llmgw_ctl.client import AdminClient
+    from llmgw_ctl.humanize import parse_moment
     from llmgw_ctl.session import Session
 
+    session = Session(ctx, server=server, token_file=token_file)
+    chosen: dict[str, str | float] = {}
+    if since is not None:
+        chosen["since"] = round(parse_moment(since, session.clock.wall()), 3)
+    if grep is not None:
+        chosen["grep"] = grep
+    if file is not LogName.ENGINE:
+        chosen["file"] = file.value
+    lines = tail if tail is not None else 0 if since is not None or file is not LogName.ENGINE else 100
+
     async def copy(client: AdminClient) -> None:
-        async for chunk in client.logs(replica, tail=tail, follow=follow):
+        async for chunk in client.logs(replica, tail=lines, follow=follow, **chosen):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
 
-    Session(ctx, server=server, token_file=token_file).call(copy)
+    session.call(copy)
