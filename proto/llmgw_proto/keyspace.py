@@ -21,6 +21,8 @@ ENDPOINTS = PREFIX + "endpoints/"
 ROUTERS = PREFIX + "routers/"
 DEMAND = PREFIX + "demand/"
 FABRIC = PREFIX + "fabric/"
+ENGINES = PREFIX + "engines/"
+ENGINE_LOCKS = PREFIX + "engine-locks/"
 FABRIC_PORTS = PREFIX + "fabric-ports/"
 WEIGHTS = PREFIX + "weights/"
 
@@ -110,6 +112,20 @@ def weights_of(content: str) -> str:
 def weights(content: str, node: str) -> str:
     """``content`` is the digest of a manifest: of the names and digests of all files of a model."""
     return weights_of(content) + part(node)
+
+
+def engine(name: str) -> str:
+    """The fleet's settings for an engine."""
+    return ENGINES + part(name)
+
+
+def engine_locks_of(name: str) -> str:
+    return f"{ENGINE_LOCKS}{part(name)}/"
+
+
+def engine_lock(name: str, version: str) -> str:
+    """The lock itself, a requirements file: large, so nobody watches it."""
+    return engine_locks_of(name) + part(version)
 
 
 def split(key: str, under: str) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ class Located:
     detail: str
     argv: tuple[str, ...]
     """How to call it, before any argument."""
+    home: Path | None = None
+    """The environment that it runs from, if the agent installed it: in VIRTUAL_ENV of its processes, which tells it is used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from llmgw_proto.records.base import BadRecordError, Record
 from llmgw_proto.records.cluster import ClusterRecord, CoordinatorRecord, RouterLoad, RouterRecord
+from llmgw_proto.records.engine import EngineOverride, EngineRelease, EngineSettings
 from llmgw_proto.records.fabric import (
     FabricChange,
     FabricErrors,
@@ -46,6 +47,9 @@ __all__ = [
     "EndpointRecord",
     "EngineInfo",
     "EngineName",
+    "EngineOverride",
+    "EngineRelease",
+    "EngineSettings",
     "FabricChange",
     "FabricErrors",
     "FabricLink",
