@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from llmgw_coordinator.planner import Assigned, Create, Node, Plan, World, plan
+from llmgw_coordinator.planner import Assigned, Create, Node, Placed, Plan, World, plan
 from llmgw_proto.records import (
     CpuFacts,
     EngineInfo,
@@ -62,13 +62,13 @@ def timed(world: World, runs: int = 3) -> tuple[float, Plan]:
     return best, outcome
 
 
-def ready(create: Create) -> ShardRecord:
-    wish = create.record
+def ready(placed: Placed) -> ShardRecord:
+    wish = placed.record
     return ShardRecord(
         shard=wish.shard,
         replica=wish.replica,
         model=wish.model,
-        node=create.node,
+        node=placed.node,
         epoch=wish.epoch,
         state=ShardState.READY,
         engine=wish.engine,
@@ -92,8 +92,9 @@ def main() -> None:
     creates = [each for each in filled.decisions if isinstance(each, Create)]
     print(f"empty to full: {seconds:.3f} s, {len(creates)} replicas placed, {len(filled.reasons)} models short")
 
-    assigned = [Assigned(each.node, each.record) for each in creates]
-    shards = [ready(each) for each in creates]
+    placed = [shard for each in creates for shard in each.shards]
+    assigned = [Assigned(each.node, each.record) for each in placed]
+    shards = [ready(each) for each in placed]
     seconds, steady = timed(World(models, nodes, assigned, shards))
     print(f"steady:        {seconds:.3f} s, {len(steady.decisions)} decisions")
 

@@ -37,7 +37,7 @@ def test_scaling_to_zero_and_removing_gives_up_all_and_touches_no_other_model() 
     simulation.scale("m", 0)
     del simulation.models["n"]
     outcome = simulation.step()
-    assert {each.source.record.model for each in outcome.decisions if isinstance(each, Delete)} == {"m", "n"}
+    assert {each.sources[0].record.model for each in outcome.decisions if isinstance(each, Delete)} == {"m", "n"}
     assert [len(simulation.of_model(name)) for name in ("m", "n", "other")] == [0, 0, 2]
 
 
@@ -129,8 +129,9 @@ def test_a_node_that_is_away_longer_than_the_grace_loses_its_replicas() -> None:
     simulation.lose("b", seconds=60)
     (move,) = simulation.step().decisions
     assert isinstance(move, Move)
-    assert (move.source.node, move.node, move.record.epoch, move.record.gpus) == ("b", "c", 2, ["c-g0"])
-    assert move.record.replica == move.source.record.replica
+    ((old,), (new,)) = move.sources, move.shards
+    assert (old.node, new.node, new.record.epoch, new.record.gpus) == ("b", "c", 2, ["c-g0"])
+    assert new.record.replica == old.record.replica
 
 
 def test_without_another_place_a_lost_replica_keeps_its_wish() -> None:
@@ -149,8 +150,9 @@ def test_a_quarantined_gpu_moves_its_replica_only_and_the_same_node_will_do() ->
     simulation.nodes["a"] = node("a", gpus=6, quarantined=[int(sick.record.gpus[0][-1])])
     (move,) = simulation.step().decisions
     assert isinstance(move, Move)
-    assert (move.source, move.node, move.record.epoch) == (sick, "a", 2)
-    assert set(move.record.gpus).isdisjoint({*sick.record.gpus, *fine.record.gpus})
+    ((old,), (new,)) = move.sources, move.shards
+    assert (old, new.node, new.record.epoch) == (sick, "a", 2)
+    assert set(new.record.gpus).isdisjoint({*sick.record.gpus, *fine.record.gpus})
 
 
 def test_of_two_wishes_for_one_replica_the_newer_counts() -> None:
@@ -160,7 +162,7 @@ def test_of_two_wishes_for_one_replica_the_newer_counts() -> None:
     other = "b" if old.node != "b" else "c"
     newer = old.record.model_copy(update={"epoch": 2})
     simulation.assigned[other, newer.shard] = Assigned(other, newer, 99)
-    assert simulation.step().decisions == [Delete(old, "the replica has a newer place")]
+    assert simulation.step().decisions == [Delete((old,), "the replica has a newer place")]
 
 
 # --- the brake -----------------------------------------------------------------------------------------------------------
@@ -332,8 +334,9 @@ def test_what_the_process_does_not_see_is_changed_in_place(change: dict[str, obj
     simulation.change("m", **change)
     (decision,) = simulation.step().decisions
     assert isinstance(decision, Update)
-    assert getattr(decision.record, field) == value
-    assert (decision.record.epoch, decision.record.replica) == (1, "m-00001")
+    (shard,) = decision.shards
+    assert getattr(shard.record, field) == value
+    assert (shard.record.epoch, shard.record.replica) == (1, "m-00001")
     assert simulation.step().decisions == []
 
 
@@ -369,7 +372,7 @@ def test_the_wished_version_of_an_engine_is_passed_on_and_another_one_replaces_t
         ModelSpec.model_validate({"name": "m", "source": "/w", "profiles": [{"engine": "vllm", "version": version}]})
         for version in ("0.11.1", "0.12.0")
     )
-    record = assignment_for(old, old.profiles[0], replica="m-1", epoch=1, gpus=[], tried=[])
+    record = assignment_for(old, old.profiles[0], replica="m-1", epoch=1, gpus=[], tried=[], version=old.profiles[0].version)
     assert record.version == "0.11.1"
     assert profile_of(old, record) == old.profiles[0]
     assert profile_of(new, record) is None

@@ -17,8 +17,9 @@ def test_a_wished_replica_is_placed_with_all_that_the_agent_needs() -> None:
     simulation = Simulation.of([spec], [node("n1", gpus=4)])
     (decision,) = simulation.plan().decisions
     assert isinstance(decision, Create)
-    record = decision.record
-    assert decision.node == "n1"
+    (placed,) = decision.shards
+    record = placed.record
+    assert placed.node == "n1"
     assert record.replica == "org-some-model-00001"
     assert (record.shard, record.model, record.epoch, record.generation) == ("org-some-model-00001.0", "org/Some.Model", 1, 3)
     assert (record.engine, record.source, record.args, record.env) == ("llamacpp", "/w.gguf", ["-c", "4096"], {"A": "b"})

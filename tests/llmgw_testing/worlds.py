@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmgw_coordinator.planner import Assigned, Create, Decision, Delete, Move, Node, Plan, Settings, Update, World, plan
+from llmgw_coordinator.planner import Assigned, Create, Decision, Delete, Node, Plan, Settings, Update, World, plan
 from llmgw_proto.records import (
     AssignmentRecord,
     CpuFacts,
     EngineInfo,
+    FabricMapRecord,
     GpuFacts,
     InventoryRecord,
     MemoryFacts,
@@ -37,8 +38,20 @@ def node(
     quarantined: Sequence[int] = (),
     gone_for: float | None = None,
     closed: str | None = None,
+    gpu_class: str | Sequence[str] = "",
+    islands: Sequence[Sequence[int]] = (),
+    groups: Sequence[Sequence[int]] = (),
+    version: str = "1",
+    topology: dict[str, Any] | None = None,
 ) -> Node:
-    """``memory`` in GiB; GPU UUIDs are ``<name>-g<index>``."""
+    """``memory`` in GiB; GPU UUIDs are ``<name>-g<index>``, and ``islands`` and ``groups`` hold such indices; ``gpu_class`` of
+    all GPUs or one by one; ``version`` of all engines.
+    """
+
+    def uuids(sets: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[f"{name}-g{index}" for index in each] for each in sets]
+
+    classes = [gpu_class] * gpus if isinstance(gpu_class, str) else gpu_class
     inventory = InventoryRecord(
         node=name,
         version="0",
@@ -50,6 +63,7 @@ def node(
             GpuFacts(
                 uuid=f"{name}-g{index}",
                 name="H100",
+                gpu_class=classes[index],
                 memory_bytes=80 * GIB,
                 pci=f"{index:02}",
                 numa=index // 4,
@@ -57,8 +71,10 @@ def node(
             )
             for index in range(gpus)
         ],
-        engines=[EngineInfo(name=each, version="1") for each in engines],
+        engines=[EngineInfo(name=each, version=version) for each in engines],
         labels=labels or {},
+        topology={"islands": [{"uuids": each} for each in uuids(islands)], "tp_groups": uuids(groups or islands)}
+        | (topology or {}),
     )
     return Node(name, inventory, gone_for, closed=closed)
 
@@ -85,6 +101,7 @@ def shard_of(node_name: str, wish: AssignmentRecord, state: ShardState = ShardSt
         replica=wish.replica,
         model=wish.model,
         node=node_name,
+        rank=wish.rank,
         epoch=wish.epoch,
         state=state,
         engine=wish.engine,
@@ -105,6 +122,7 @@ class Simulation:
     shards: dict[tuple[str, str], ShardRecord] = field(default_factory=dict)
     settings: Settings = SETTINGS
     unreadable: frozenset[str] = frozenset()
+    fabrics: Sequence[FabricMapRecord] = ()
 
     def __post_init__(self) -> None:
         self._text = counting_text()
@@ -116,7 +134,13 @@ class Simulation:
 
     def world(self) -> World:
         return World(
-            self.models, self.nodes, list(self.assigned.values()), list(self.shards.values()), self.unreadable, self.settings
+            self.models,
+            self.nodes,
+            list(self.assigned.values()),
+            list(self.shards.values()),
+            self.unreadable,
+            self.settings,
+            fabrics=self.fabrics,
         )
 
     def plan(self) -> Plan:
@@ -139,17 +163,15 @@ class Simulation:
 
     def apply(self, decision: Decision) -> None:
         """As the fenced transactions do, refusing what they would refuse."""
-        if not isinstance(decision, Create):
-            old = (decision.source.node, decision.source.record.shard)
-            assert self.assigned.get(old) == decision.source, "it was decided about something else"
-            if not isinstance(decision, Update):
-                del self.assigned[old]
-        if isinstance(decision, Create | Move):
-            key = (decision.node, decision.record.shard)
+        for source in () if isinstance(decision, Create) else decision.sources:
+            key = (source.node, source.record.shard)
+            assert self.assigned.get(key) == source, "it was decided about something else"
+            del self.assigned[key]
+        for index, each in enumerate(() if isinstance(decision, Delete) else decision.shards):
+            key = (each.node, each.record.shard)
             assert key not in self.assigned, "two assignments under one key"
-            self.assigned[key] = Assigned(decision.node, decision.record, next(self._revision))
-        elif isinstance(decision, Update):
-            self.assigned[old] = Assigned(decision.source.node, decision.record, decision.source.created)
+            created = decision.sources[index].created if isinstance(decision, Update) else next(self._revision)
+            self.assigned[key] = Assigned(each.node, each.record, created)
 
     def agents(self, *, state: ShardState = ShardState.READY) -> bool:
         """Live nodes stop what is assigned no longer and bring the rest to ``state``, what has failed excepted.
@@ -170,9 +192,10 @@ class Simulation:
     def alive(self, name: str) -> bool:
         return name in self.nodes and self.nodes[name].alive
 
-    def report(self, replica: str, state: ShardState, **fields: Any) -> None:
-        """The agent says this about the replica where it is assigned."""
-        each = next(each for each in self.assigned.values() if each.record.replica == replica)
+    def report(self, replica: str, state: ShardState, rank: int = 0, **fields: Any) -> None:
+        """The agent says this about the replica's shard of that rank where it is assigned."""
+        found = (each for each in self.assigned.values() if each.record.replica == replica and each.record.rank == rank)
+        each = max(found, key=lambda each: each.record.epoch)
         self.shards[each.node, each.record.shard] = shard_of(each.node, each.record, state, **fields)
 
     def lose(self, *names: str, seconds: float = 1e6) -> None:
@@ -191,9 +214,18 @@ class Simulation:
         return sorted(each.node for each in self.of_model(name))
 
     def of_model(self, name: str) -> list[Assigned]:
+        """All shards."""
         return [each for each in self.assigned.values() if each.record.model == name]
+
+    def replicas(self, name: str | None = None) -> dict[str, list[Assigned]]:
+        """By id, the shards by epoch and rank; of this model or of all."""
+        found: dict[str, list[Assigned]] = {}
+        for each in sorted(self.assigned.values(), key=lambda each: (each.record.epoch, each.record.rank)):
+            if name is None or each.record.model == name:
+                found.setdefault(each.record.replica, []).append(each)
+        return found
 
 
 def deletes(outcome: Plan) -> list[str]:
     """Replica ids, in the order decided."""
-    return [each.source.record.replica for each in outcome.decisions if isinstance(each, Delete)]
+    return [each.sources[0].record.replica for each in outcome.decisions if isinstance(each, Delete)]

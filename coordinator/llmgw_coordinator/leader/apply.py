@@ -17,6 +17,8 @@ from llmgw_coordinator.state.view import View
 from llmgw_proto import keyspace
 
 AT_ONCE = 16
+#: etcd takes 128 in one transaction unless it is configured otherwise; one is the fence.
+MOST_COMPARES = 127
 
 logger = logging.getLogger(__name__)
 
@@ -39,32 +41,28 @@ class Write:
 
 
 def write_for(decision: Decision, view: View) -> Write:
-    """The transaction of a decision that was made from ``view``: it holds only if what it was decided about is unchanged."""
-    if isinstance(decision, Create):
-        return _put(decision.node, decision.record.shard, decision.record.encode(), old=None, view=view)
-    old = _key(decision.source)
-    if isinstance(decision, Delete):
-        return Write([_unchanged(decision.source, view)], [DeleteOp(old)])
-    if isinstance(decision, Update):
-        return Write([_unchanged(decision.source, view)], [PutOp(old, decision.record.encode())])
-    return _put(decision.node, decision.record.shard, decision.record.encode(), old=decision.source, view=view)
+    """The transaction of a decision that was made from ``view``: it holds only if what it was decided about is unchanged.
 
-
-def _put(node: str, shard: str, value: bytes, *, old: Assigned | None, view: View) -> Write:
-    key = keyspace.assignment(node, shard)
-    if old is None:
-        return Write([CreateRevisionIs(key, 0)], [PutOp(key, value)])
-    if key == _key(old):
-        return Write([_unchanged(old, view)], [PutOp(key, value)])
-    return Write([_unchanged(old, view), CreateRevisionIs(key, 0)], [DeleteOp(_key(old)), PutOp(key, value)])
+    All shards of a replica are in the one transaction.
+    """
+    sources = () if isinstance(decision, Create) else decision.sources
+    shards = () if isinstance(decision, Delete) else decision.shards
+    old = {_key(each): each for each in sources}
+    new = {keyspace.assignment(each.node, each.record.shard): each.record.encode() for each in shards}
+    unchanged: list[Compare] = [_unchanged(key, each, view) for key, each in old.items()]
+    absent: list[Compare] = [CreateRevisionIs(key, 0) for key in new if key not in old]
+    gone: list[Operation] = [DeleteOp(key) for key in old if key not in new]
+    puts: list[Operation] = [PutOp(key, value) for key, value in new.items()]
+    # Nobody but leaders writes below assignments/, so what is cut off here is no more than a second lock.
+    return Write([*unchanged, *absent][:MOST_COMPARES], [*gone, *puts])
 
 
 def _key(assigned: Assigned) -> str:
     return keyspace.assignment(assigned.node, assigned.record.shard)
 
 
-def _unchanged(assigned: Assigned, view: View) -> ModRevisionIs:
-    return ModRevisionIs(_key(assigned), view.assignments[assigned.node, assigned.record.shard].mod_revision)
+def _unchanged(key: str, assigned: Assigned, view: View) -> ModRevisionIs:
+    return ModRevisionIs(key, view.assignments[assigned.node, assigned.record.shard].mod_revision)
 
 
 class Applier:
@@ -125,11 +123,13 @@ async def verify(store: Store, expected: Expected, keys: Iterable[str]) -> None:
 
 
 def _log(decision: Decision) -> None:
-    record = decision.source.record if isinstance(decision, Delete) else decision.record
-    node = decision.source.node if isinstance(decision, Delete | Update) else decision.node
-    fields = {"model": record.model, "replica": record.replica, "node": node, "epoch": record.epoch, "why": decision.why}
+    shards = decision.sources if isinstance(decision, Delete) else decision.shards
+    record = shards[0].record
+    nodes = [each.node for each in shards]
+    fields = {"model": record.model, "replica": record.replica, "epoch": record.epoch, "why": decision.why}
+    fields["node"] = ", ".join(nodes)
     if isinstance(decision, Move):
-        fields["from"] = decision.source.node
+        fields["from"] = ", ".join(each.node for each in decision.sources)
     logger.info("replica %s", _VERBS[type(decision)], extra={"fields": fields})
 
 

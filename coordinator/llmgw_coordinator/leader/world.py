@@ -34,4 +34,5 @@ def world_of(
         unreadable_models=frozenset(view.unread_models),
         settling=frozenset(settling),
         settings=settings,
+        fabrics=[stored.record for _, stored in sorted(view.fabrics.items())],
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from llmgw_proto.records import AssignmentRecord, InventoryRecord, ModelSpec, ShardRecord
+from llmgw_proto.records import AssignmentRecord, FabricMapRecord, InventoryRecord, ModelSpec, ShardRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,41 +62,49 @@ class World:
     settings: Settings = Settings()
     settling: frozenset[tuple[str, str]] = frozenset()
     """Shards (node, shard) that have reported a failure so lately that their agent may yet announce another attempt."""
+    fabrics: Sequence[FabricMapRecord] = ()
+    """Maps of InfiniBand subnets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A shard's wish, and the node that it is for."""
+
+    node: str
+    record: AssignmentRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new replica."""
+    """A new replica: all its shards, by rank."""
 
-    node: str
-    record: AssignmentRecord
+    shards: tuple[Placed, ...]
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A replica goes from one place to another (or to other GPUs of the same node) with its epoch raised."""
+    """A replica goes from one place to another (or to other GPUs of the same nodes), all its shards with one higher epoch."""
 
-    source: Assigned
-    node: str
-    record: AssignmentRecord
+    sources: tuple[Assigned, ...]
+    shards: tuple[Placed, ...]
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A replica is to drain and stop."""
+    """A replica is to drain and stop, all of it."""
 
-    source: Assigned
+    sources: tuple[Assigned, ...]
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a running replica can take over without a restart has changed; same epoch."""
+    """What a running replica can take over without a restart has changed; same epoch, same places."""
 
-    source: Assigned
-    record: AssignmentRecord
+    sources: tuple[Assigned, ...]
+    shards: tuple[Placed, ...]
     why: str
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmgw_coordinator.planner.data import Create, Decision, Delete, Move, Update
+from llmgw_coordinator.planner.data import Create, Decision, Delete, Move, Placed, Update
 from llmgw_coordinator.planner.explain import missing, why_not
-from llmgw_coordinator.planner.place import Picker, Rooms, Spread, best
-from llmgw_coordinator.planner.profiles import assignment_for, need_of, profile_of, refreshed
+from llmgw_coordinator.planner.finder import Finder, Identity
+from llmgw_coordinator.planner.place import Rooms, Spread
+from llmgw_coordinator.planner.profiles import refreshed
 from llmgw_coordinator.planner.replica import Condition, Replica
-from llmgw_coordinator.planner.room import Need, Room
-from llmgw_proto.records import ModelSpec, Profile
+from llmgw_proto.records import ModelSpec
 
 _REASONS_SHOWN = 3
-_HOPELESS = (Condition.LOST, Condition.BROKEN, Condition.WAITING)
+_HOPELESS = (Condition.TORN, Condition.LOST, Condition.BROKEN, Condition.WAITING)
 
 
 @dataclass(slots=True)
@@ -55,18 +55,19 @@ class ModelPlanner:
         self._draining = draining
         self._new_id = new_id
         self._plan = ModelPlan()
-        self._needs: list[tuple[Profile, Need]] = [(profile, need_of(profile, estimate)) for profile in spec.profiles]
-        self._pickers: list[Picker] | None = None
-        kept = self._without_doubles(replicas)
-        self._profiles = {each.id: profile_of(spec, each.assigned.record) for each in kept}
-        self._current = [each for each in kept if self._profiles[each.id] is not None]
-        self._outdated = [each for each in kept if self._profiles[each.id] is None]
         self._spread = Spread()
-        self._spread.counts.update(each.node for each in kept)
+        self._finder = Finder(spec, rooms, self._spread, estimate)
+        self._profiles = {each.id: self._finder.profile_of(each) for each in replicas}
+        self._current = [each for each in replicas if self._profiles[each.id] is not None]
+        self._outdated = [each for each in replicas if self._profiles[each.id] is None]
+        for each in replicas:
+            self._spread.counts.update(each.nodes)
+            if each.leftovers:
+                self._plan.decisions.append(Delete(each.leftovers, "the replica has a newer place"))
         for each in self._current:
-            self._spread.shunned.update(each.assigned.record.tried)
+            self._spread.shunned.update(each.record.tried)
             if each.condition is Condition.BROKEN:
-                self._spread.shunned.add(each.node)
+                self._spread.shunned.update(culprit.node for culprit in each.culprits)
 
     def run(self) -> ModelPlan:
         self._plan.outdated = frozenset(each.id for each in self._outdated)
@@ -81,15 +82,6 @@ class ModelPlanner:
 
     # --- fewer ---------------------------------------------------------------------------------------------------------
 
-    def _without_doubles(self, replicas: list[Replica]) -> list[Replica]:
-        """A replica is one thing at one place: of two wishes for it the one with the higher epoch counts."""
-        newest: dict[str, Replica] = {}
-        for each in sorted(replicas, key=lambda each: (each.assigned.record.epoch, each.assigned.created)):
-            if each.id in newest:
-                self._plan.decisions.append(Delete(newest[each.id].assigned, "the replica has a newer place"))
-            newest[each.id] = each
-        return list(newest.values())
-
     def _give_up_excess(self, wanted: int) -> None:
         self._give_up(self._current, len(self._current) - wanted, f"{wanted} wished")
         if self._braked:
@@ -102,42 +94,51 @@ class ModelPlanner:
 
     def _give_up(self, among: list[Replica], count: int, why: str) -> None:
         for each in sorted(among, key=lambda each: each.first_to_go)[: max(0, count)]:
-            self._plan.decisions.append(Delete(each.assigned, why))
-            self._spread.counts[each.node] -= 1
+            self._plan.decisions.append(Delete(each.sources, why))
+            self._spread.counts.subtract(each.nodes)
             among.remove(each)
 
     # --- elsewhere -----------------------------------------------------------------------------------------------------
 
     def _move_stranded(self) -> None:
         for each in [each for each in self._current if each.condition in _CAUSES]:
-            cause = _CAUSES[each.condition].format(node=each.node, reason=each.shard.reason if each.shard else "")
+            cause = _cause(each)
             if self._braked:
                 self._plan.notes.append(f"replica {each.id}: {cause}; nothing is moved while too many nodes are away")
-            elif not self._move(each, cause):
-                elsewhere = missing(self._rooms, self._needs[0][1], self._closed_to(each))
+            elif self._move(each, cause):
+                continue
+            elif each.condition is Condition.TORN:
+                # Parts of a replica serve nobody and hold room; the wish for it stays, and is fulfilled when there is room.
+                self._give_up([each], 1, cause)
+                self._current.remove(each)
+            else:
+                elsewhere = missing(self._rooms, self._finder.needs[0], self._closed_to(each))
                 self._plan.notes.append(f"replica {each.id}: {cause}; it cannot go elsewhere: {elsewhere}")
 
     def _move(self, replica: Replica, cause: str) -> bool:
         avoid = self._closed_to(replica)
-        record = replica.assigned.record
-        tried = [*record.tried, replica.node] if replica.condition is Condition.BROKEN else list(record.tried)
-        for profile, need in self._needs:
-            room = best(self._rooms, need, self._spread, avoid)
-            if room is not None:
-                moved = assignment_for(
-                    self._spec, profile, replica=replica.id, epoch=record.epoch + 1, gpus=room.take(need), tried=tried
-                )
-                self._plan.decisions.append(Move(replica.assigned, room.name, moved, cause))
-                self._spread.counts[replica.node] -= 1
-                self._spread.counts[room.name] += 1
-                self._current.remove(replica)
-                return True
-        return False
+        tried = list(replica.record.tried)
+        if replica.condition is Condition.BROKEN:
+            tried += [each.node for each in replica.culprits if each.node not in tried]
+        who = Identity(replica.id, replica.epoch + 1, tried)
+        alone = len(replica.members) == 1 and replica.condition is not Condition.TORN
+        self._spread.counts.subtract(replica.nodes)
+        shards = self._finder.other(who, avoid) if alone else self._finder.again(who, replica, avoid)
+        if shards is None:
+            self._spread.counts.update(replica.nodes)
+            return False
+        self._spread.counts.update(each.node for each in shards)
+        self._plan.decisions.append(Move(replica.sources, shards, cause))
+        self._current.remove(replica)
+        return True
 
     def _closed_to(self, replica: Replica) -> set[str]:
-        """Nodes that the replica must not move to; with a bad GPU it may stay on its node with others."""
-        own = set() if replica.condition is Condition.SICK else {replica.node}
-        return self._spread.shunned | own
+        """Nodes that the replica must not move to: with a bad GPU it may stay on its node with others, and of a replica over
+        several nodes those may go on that are not to blame.
+        """
+        if replica.condition in (Condition.SICK, Condition.TORN):
+            return set(self._spread.shunned)
+        return self._spread.shunned | {each.node for each in replica.culprits}
 
     # --- more ----------------------------------------------------------------------------------------------------------
 
@@ -150,28 +151,16 @@ class ModelPlanner:
                 return
 
     def _create(self, why: str) -> bool:
-        place = self._pick()
-        if place is None:
+        # The id is drawn when there is a place for it.
+        shards = self._finder.new(lambda: Identity(self._new_id(self._spec.name), 1, []))
+        if shards is None:
             return False
-        profile, need, room = place
-        record = assignment_for(
-            self._spec, profile, replica=self._new_id(self._spec.name), epoch=1, gpus=room.take(need), tried=[]
-        )
-        self._plan.decisions.append(Create(room.name, record, why))
-        self._spread.counts[room.name] += 1
+        self._plan.decisions.append(Create(shards, why))
+        self._spread.counts.update(each.node for each in shards)
         return True
 
-    def _pick(self) -> tuple[Profile, Need, Room] | None:
-        if self._pickers is None:
-            self._pickers = [Picker(self._rooms, need, self._spread) for _, need in self._needs]
-        for (profile, need), picker in zip(self._needs, self._pickers, strict=True):
-            room = picker.pick()
-            if room is not None:
-                return profile, need, room
-        return None
-
     def _why_not(self) -> str:
-        return why_not(self._rooms, [need for _, need in self._needs], ())
+        return why_not(self._rooms, self._finder.needs, ())
 
     # --- an older spec's replicas --------------------------------------------------------------------------------------
 
@@ -188,30 +177,35 @@ class ModelPlanner:
         if serving < wanted or self._draining or any(isinstance(each, Delete) for each in self._plan.decisions):
             return
         for old in sorted(self._outdated, key=lambda each: each.first_to_go):
-            if self._makes_room(old):
-                self._plan.decisions.append(
-                    Delete(old.assigned, "it runs an older spec and its room is needed for the new one")
-                )
+            if self._finder.fits_in_place_of(old):
+                self._plan.decisions.append(Delete(old.sources, "it runs an older spec and its room is needed for the new one"))
                 self._outdated.remove(old)
                 return
         self._plan.notes.append(f"replicas of the older spec go on, the new one fits nowhere: {self._why_not()}")
-
-    def _makes_room(self, old: Replica) -> bool:
-        room = self._rooms[old.node]
-        gpus = old.assigned.record.gpus
-        return any(room.offers(need) and room.has_room_after(need, gpus, old.memory) for _, need in self._needs)
 
     def _refresh(self) -> None:
         for each in self._current:
             profile = self._profiles[each.id]
             assert profile is not None, "it is current"
-            record = refreshed(self._spec, profile, each.assigned.record)
-            if record is not each.assigned.record:
-                self._plan.decisions.append(Update(each.assigned, record, "the spec changed in what needs no restart"))
+            shards = [Placed(one.node, refreshed(self._spec, profile, one.record)) for one in each.members]
+            if any(new.record is not one.record for new, one in zip(shards, each.members, strict=True)):
+                self._plan.decisions.append(Update(each.sources, tuple(shards), "the spec changed in what needs no restart"))
 
 
 _CAUSES = {
+    Condition.TORN: "its shards do not belong together: {reason}",
     Condition.LOST: "node {node} is away",
     Condition.BROKEN: "given up on node {node}: {reason}",
     Condition.SICK: "a GPU of it on node {node} is quarantined",
 }
+
+
+def _cause(replica: Replica) -> str:
+    """In words, with the first shard to blame."""
+    first = replica.culprits[0] if replica.culprits else replica.members[0]
+    reason = first.shard.reason if first.shard is not None else ""
+    if replica.condition is Condition.TORN:
+        there = ", ".join(f"{each.record.rank} on {each.node} in epoch {each.record.epoch}" for each in replica.members)
+        wanted = max(len(each.record.peers) for each in replica.members)
+        reason = f"of {wanted} ranks there are {there}"
+    return _CAUSES[replica.condition].format(node=first.node, reason=reason)

@@ -8,29 +8,62 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from llmgw_coordinator.planner.room import Need, Room
+from llmgw_coordinator.planner.data import Assigned, Node
+from llmgw_coordinator.planner.fabric import Attachment, Fabrics
+from llmgw_coordinator.planner.room import Claims, Need, Room
 
-_Rank: TypeAlias = tuple[bool, int, int, int, int, str]
+Rank: TypeAlias = tuple[bool, int, int, int, int, int, str]
 
 
 class Rooms:
-    """All nodes' rooms, with those of one kind (engine and labels) found once."""
+    """All nodes' rooms, with those of one kind (engine, labels, class of GPU) found once."""
 
-    def __init__(self, rooms: Mapping[str, Room]) -> None:
+    def __init__(self, rooms: Mapping[str, Room], claims: Claims, nodes: Mapping[str, Node], fabrics: Fabrics) -> None:
         self._rooms = rooms
-        self._kinds: dict[tuple[str, tuple[tuple[str, str], ...]], list[Room]] = {}
+        self._claims = claims
+        self._nodes = nodes
+        self._fabrics = fabrics
+        self._kinds: dict[tuple[object, ...], list[Room]] = {}
 
-    def __getitem__(self, node: str) -> Room:
-        return self._rooms[node]
+    def get(self, node: str) -> Room | None:
+        return self._rooms.get(node)
 
     def all(self) -> Iterable[Room]:
         return self._rooms.values()
 
     def of_kind(self, need: Need) -> list[Room]:
-        kind = (need.engine, need.selector)
+        kind = (need.engine, need.selector, need.gpu_class)
         if kind not in self._kinds:
             self._kinds[kind] = [room for room in self._rooms.values() if room.offers(need)]
         return self._kinds[kind]
+
+    def attachment(self, node: str) -> Attachment:
+        return self._fabrics.of(node, self._nodes[node].inventory)
+
+    def release(self, shards: Iterable[Assigned]) -> None:
+        """As if these had ended."""
+        for each in shards:
+            if each.node in self._rooms:
+                self._rooms[each.node].release(*self._claims[each.node, each.record.shard])
+
+    def hold(self, shards: Iterable[Assigned]) -> None:
+        """Undoes :meth:`release`."""
+        for each in shards:
+            if each.node in self._rooms:
+                self._rooms[each.node].hold(*self._claims[each.node, each.record.shard])
+
+    def hold_rest(self, shards: Iterable[Assigned], given: Mapping[str, Container[str]]) -> None:
+        """After :meth:`release`: what these occupy until they have ended, but for what was given to their successors: GPUs by
+        node. A shard's successor on the same node starts when it has ended, in its memory.
+        """
+        for each in shards:
+            if each.node in self._rooms:
+                gpus, memory = self._claims[each.node, each.record.shard]
+                taken = given.get(each.node)
+                if taken is None:
+                    self._rooms[each.node].hold(gpus, memory)
+                else:
+                    self._rooms[each.node].hold([gpu for gpu in gpus if gpu not in taken], 0)
 
 
 @dataclass(slots=True)
@@ -41,7 +74,7 @@ class Spread:
     shunned: set[str] = field(default_factory=set)
     """Nodes on which this model failed for good; taken only when no other fits."""
 
-    def rank(self, room: Room, need: Need) -> _Rank:
+    def rank(self, room: Room, need: Need) -> Rank:
         """Lower is better. With the need for memory unknown, best fit would heap everything on one node, so nodes with few
         replicas and much memory come first then.
         """
@@ -50,6 +83,7 @@ class Spread:
         return (
             name in self.shunned,
             self.counts[name],
+            room.tier(need) if need.gpus > 1 else 0,
             len(room.free_gpus),
             room.free_memory if known else room.replicas,
             0 if known else -room.free_memory,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from llmgw_coordinator.planner import brake, ids
 from llmgw_coordinator.planner.data import Assigned, Delete, Plan, World
+from llmgw_coordinator.planner.fabric import Fabrics
 from llmgw_coordinator.planner.model import ModelPlanner
 from llmgw_coordinator.planner.place import Rooms
-from llmgw_coordinator.planner.replica import examine
-from llmgw_coordinator.planner.room import build_rooms
+from llmgw_coordinator.planner.replica import Member, examine, replica_of
+from llmgw_coordinator.planner.room import build_rooms, claims_of
 
 
 def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
@@ -25,26 +26,18 @@ def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
     if vanished:
         outcome.problems.append(brake.explain(vanished, len(countable), world.settings))
     estimates = _estimates(world)
-    rooms = Rooms(build_rooms(world.nodes, world.assignments, world.shards, estimates, world.settings))
-    shards = {(shard.node, shard.shard): shard for shard in world.shards}
-    by_model: dict[str, list[Assigned]] = defaultdict(list)
-    for assigned in world.assignments:
-        by_model[assigned.record.model].append(assigned)
+    claims = claims_of(world.assignments, world.shards, estimates)
+    rooms = Rooms(build_rooms(world.nodes, claims, world.settings), claims, world.nodes, Fabrics(world.fabrics))
+    by_model = _by_model(world.assignments)
+    examiner = _examiner(world)
+    closed = {name for name, node in world.nodes.items() if node.closed is not None}
     draining = _draining(world)
     new_id = _id_source(world, text)
 
     for name, spec in sorted(world.models.items()):
         try:
-            replicas = [
-                examine(
-                    each,
-                    shards.get((each.node, each.record.shard)),
-                    world.nodes.get(each.node),
-                    world.settings,
-                    settling=(each.node, each.record.shard) in world.settling,
-                )
-                for each in by_model.get(name, ())
-            ]
+            replicas = [replica_of(wishes, examiner, closed) for wishes in by_model.get(name, {}).values()]
+            replicas.sort(key=lambda each: each.age)
             planner = ModelPlanner(
                 spec,
                 replicas,
@@ -65,8 +58,28 @@ def plan(world: World, text: ids.RandomText = ids.random_text) -> Plan:
             outcome.outdated[name] = result.outdated
 
     for name in sorted(by_model.keys() - world.models.keys() - world.unreadable_models):
-        outcome.decisions.extend(Delete(each, "the model was removed") for each in by_model[name])
+        outcome.decisions.extend(Delete(tuple(each), "the model was removed") for _, each in sorted(by_model[name].items()))
     return outcome
+
+
+def _by_model(assignments: Iterable[Assigned]) -> dict[str, dict[str, list[Assigned]]]:
+    """By model and replica."""
+    found: dict[str, dict[str, list[Assigned]]] = defaultdict(dict)
+    for each in assignments:
+        found[each.record.model].setdefault(each.record.replica, []).append(each)
+    return found
+
+
+def _examiner(world: World) -> Callable[[Assigned], Member]:
+    shards = {(shard.node, shard.shard): shard for shard in world.shards}
+
+    def member(assigned: Assigned) -> Member:
+        place = (assigned.node, assigned.record.shard)
+        return examine(
+            assigned, shards.get(place), world.nodes.get(assigned.node), world.settings, settling=place in world.settling
+        )
+
+    return member
 
 
 def _estimates(world: World) -> dict[str, int]:

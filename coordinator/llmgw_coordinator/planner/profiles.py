@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from llmgw_coordinator.planner.room import Need
-from llmgw_proto.records import AssignmentRecord, ModelSpec, Profile
+from llmgw_proto.records import AssignmentRecord, ModelSpec, Profile, ShardRole
 from llmgw_proto.records.model import parse_bytes
 
 
@@ -21,19 +23,33 @@ def need_of(profile: Profile, estimate: int) -> Need:
         gpus=profile.gpus,
         memory=memory_of(profile) or estimate,
         selector=tuple(sorted(profile.node_selector.items())),
+        gpu_class=profile.gpu_class,
+        nodes=profile.nodes,
+        version=profile.version,
+        versions=tuple(profile.versions),
     )
 
 
 def assignment_for(
-    spec: ModelSpec, profile: Profile, *, replica: str, epoch: int, gpus: list[str], tried: list[str]
+    spec: ModelSpec,
+    profile: Profile,
+    *,
+    replica: str,
+    epoch: int,
+    gpus: list[str],
+    tried: list[str],
+    version: str | None,
+    rank: int = 0,
+    peers: Sequence[str] = (),
 ) -> AssignmentRecord:
+    """``peers``: the nodes of all shards by rank, when there are several."""
     return AssignmentRecord(
-        shard=f"{replica}.0",
+        shard=f"{replica}.{rank}",
         replica=replica,
         model=spec.name,
         epoch=epoch,
         engine=profile.engine,
-        version=profile.version,
+        version=version,
         source=spec.source,
         args=profile.args,
         env=profile.env,
@@ -42,30 +58,44 @@ def assignment_for(
         capabilities=profile.capabilities,
         gpus=gpus,
         memory_bytes=memory_of(profile),
+        role=ShardRole.WORKER if rank else ShardRole.HEAD,
+        rank=rank,
+        peers=list(peers),
         policy=spec.routing.policy,
         drain_seconds=spec.drain_seconds,
         generation=spec.generation,
         node_selector=profile.node_selector,
+        gpu_class=profile.gpu_class,
         tried=tried,
     )
 
 
-def profile_of(spec: ModelSpec, record: AssignmentRecord) -> Profile | None:
-    """The profile that the assignment was made from, judged by all that affects the process; None: it is out of date."""
+def stated_version(profile: Profile, record: AssignmentRecord) -> bool:
+    return profile.version == record.version
+
+
+def profile_of(
+    spec: ModelSpec, record: AssignmentRecord, version_holds: Callable[[Profile, AssignmentRecord], bool] = stated_version
+) -> Profile | None:
+    """The profile that the assignment was made from, judged by all that affects the process; None: it is out of date.
+
+    ``version_holds`` judges the version, which may depend on the node.
+    """
     if record.source != spec.source:
         return None
-    return next((profile for profile in spec.profiles if _same(profile, record)), None)
+    return next((each for each in spec.profiles if _same(each, record) and version_holds(each, record)), None)
 
 
 def _same(profile: Profile, record: AssignmentRecord) -> bool:
     return (
         profile.engine == record.engine
-        and profile.version == record.version
         and profile.gpus == len(record.gpus)
         and profile.args == record.args
         and profile.env == record.env
         and profile.command == record.command
         and profile.node_selector == record.node_selector
+        and profile.gpu_class == record.gpu_class
+        and profile.nodes == max(1, len(record.peers))
         and memory_of(profile) == record.memory_bytes
     )
 

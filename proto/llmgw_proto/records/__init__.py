@@ -12,7 +12,7 @@ from llmgw_proto.records.fabric import (
     FabricNode,
     FabricPortsRecord,
 )
-from llmgw_proto.records.model import Capability, EngineName, ModelSpec, Profile, ReplicaRange, RoutingSpec
+from llmgw_proto.records.model import Capability, EngineName, ModelSpec, Profile, ReplicaRange, RoutingSpec, VersionOverride
 from llmgw_proto.records.node import (
     AliveRecord,
     CpuFacts,
@@ -74,5 +74,6 @@ __all__ = [
     "ShardRole",
     "ShardState",
     "Timings",
+    "VersionOverride",
     "WeightsRecord",
 ]

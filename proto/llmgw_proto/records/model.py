@@ -80,18 +80,37 @@ class RoutingSpec(Record):
     policy: str | None = None
 
 
+_VERSION = r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,63}$"
+
+
+class VersionOverride(Record):
+    """Another version of the engine on some of the nodes: those with these labels, those with GPUs of this class, or both."""
+
+    version: str = Field(pattern=_VERSION)
+    node_selector: dict[str, str] = Field(default={}, description="labels that the node carries")
+    gpu_class: str | None = Field(default=None, min_length=1, description="class of the replica's GPUs there")
+
+
 class Profile(Record):
-    """One way to run the model: an engine and what it needs on a node."""
+    """One way to run the model: an engine and what it needs, on one node or on several at once."""
 
     engine: str
     version: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,63}$",
+        pattern=_VERSION,
         description="of the engine, which agents install; None takes the one that the agent or the fleet is set to",
     )
-    gpus: int = Field(default=0, ge=0, le=1024, description="GPUs per replica")
+    versions: list[VersionOverride] = Field(
+        default=[], description="other versions for some nodes; the first that matches the node counts, before version"
+    )
+    nodes: int = Field(default=1, ge=1, le=64, description="nodes that one replica spans, taken all at once or not at all")
+    gpus: int = Field(default=0, ge=0, le=1024, description="GPUs per replica, on each of its nodes")
+    gpu_class: str | None = Field(
+        default=None, min_length=1, description="class of the GPUs, for example H100-80GB; None takes any, all of one class"
+    )
     memory: Size | None = Field(
-        default=None, description="host memory per replica; without it the agent judges by the size of the weights"
+        default=None,
+        description="host memory per replica, on each of its nodes; without it the agent judges by the size of the weights",
     )
     args: list[str] = Field(default=[], description="more arguments for the engine, checked against reserved flags")
     env: dict[str, str] = {}
@@ -141,18 +160,38 @@ class ModelSpec(Record):
         return self
 
 
+class StrictVersionOverride(VersionOverride):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="after")
+    def _for_some_nodes(self) -> Self:
+        if not self.node_selector and self.gpu_class is None:
+            raise ValueError("says for no node in particular; give node_selector or gpu_class, or set the profile's version")
+        return self
+
+
 class StrictProfile(Profile):
     """A profile as a user may write it: an unknown field, engine or capability is an error, not a newer version's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: EngineName
+    versions: list[StrictVersionOverride] = []  # type: ignore[assignment]  # narrower, and the record is frozen
     capabilities: list[Capability] | None = None  # type: ignore[assignment]  # narrower, and the record is frozen
 
     @model_validator(mode="after")
     def _version_of_what_is_installed(self) -> Self:
-        if self.version is not None and self.engine == "command":
-            raise ValueError("version is for engines that agents install; a command runs as it is found")
+        for field, value in (("version", self.version), ("versions", self.versions)):
+            if value and self.engine == "command":
+                raise ValueError(f"{field} is for engines that agents install; a command runs as it is found")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_and_gpus_go_together(self) -> Self:
+        if self.nodes > 1 and self.engine == "command":
+            raise ValueError("nodes: engine 'command' runs on one node; leave it out, or use vllm, sglang or llamacpp")
+        if self.gpu_class is not None and self.gpus == 0:
+            raise ValueError("gpu_class says which GPUs, and gpus how many are needed; set gpus too")
         return self
 
 

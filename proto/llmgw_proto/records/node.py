@@ -45,6 +45,7 @@ class EngineInfo(Record):
     name: str
     version: str
     detail: str = Field(default="", description="which program or package, for people")
+    default: bool = Field(default=False, description="of several versions the one that runs when none is wished")
 
 
 class InventoryRecord(Record):

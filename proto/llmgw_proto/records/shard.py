@@ -56,12 +56,15 @@ class AssignmentRecord(Record):
     drain_seconds: float = 30
     generation: int = Field(default=0, description="of the model spec that this wish was made from")
     node_selector: dict[str, str] = Field(default={}, description="labels that the profile demanded when the node was chosen")
+    gpu_class: str | None = Field(default=None, description="class of GPU that the profile demanded, None if any would do")
     tried: list[str] = Field(default=[], description="nodes on which this replica failed for good before; the leader's memory")
 
 
 class Timings(Record):
-    """Seconds that the last start took, phase by phase."""
+    """Seconds that the last start took, phase by phase; None: not measured, as for what was there already."""
 
+    install: float | None = Field(default=None, description="until the engine's program was there")
+    fetch: float | None = Field(default=None, description="until the weights were there")
     start_to_listen: float | None = None
     listen_to_ready: float | None = None
 
@@ -118,6 +121,16 @@ class ShardRecord(Record):
     next_attempt_at: float | None = Field(default=None, description="for Failed with a restart ahead: when, Unix time")
     log_path: str = ""
     timings: Timings = Timings()
+    drained: bool = Field(default=False, description="an operator keeps it out of routing; its engine stays up")
+    peak_gpu_bytes: dict[str, int] = Field(
+        default={}, description="by the GPU's UUID: the most memory that its processes had there, in this attempt"
+    )
+    tokens_per_second: float | None = Field(
+        default=None,
+        description="the highest rate of generated tokens in this attempt, of all requests together, between two looks at the "
+        "engine's own counters some seconds apart; an engine that only counts finished requests is credited with no more than "
+        "it says it took to decode them",
+    )
     rank: int = 0
     gang: GangState | None = Field(default=None, description="for a shard of a replica that spans nodes")
 
@@ -137,3 +150,6 @@ class EndpointRecord(Record):
     max_concurrency: int | None = Field(default=None, ge=1, description="requests at once that the engine takes, when known")
     policy: str | None = None
     max_model_len: int | None = None
+    kv_events: bool = Field(
+        default=False, description="the node's agent forwards the engine's KV-cache events (gRPC Shards.KvEvents)"
+    )
