@@ -98,12 +98,15 @@ class App:
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
+            bandwidth = Bandwidth(context, store, hardware, lambda: self._secret)
+            context.measure = bandwidth.measure
+            context.fabric_env = lambda: dict(hardware.devices.topology.get("nccl_env", {}))
             service = AgentService(
                 lambda: self._token,
                 lambda shard: log_folder(config.state_dir, shard),
                 self._clock,
                 Desk(context.node, hardware, self._clock),
-                Bandwidth(context, store, hardware, lambda: self._secret),
+                bandwidth,
             )
             server, listen = await start_server(config, service)
             stack.push_async_callback(server.stop, 1.0)
@@ -204,16 +207,19 @@ class App:
                 "node.address is %s, so routers on other hosts cannot reach the engines of this node", config.node.address
             )
         state = StateDir(config.state_dir)
+        objection = partial(objection_now, state, store)
         environments = Environments(config.state_dir / "engines")
         install = {str(name): each for name, each in config.engines.install.items()}
         problems: dict[str, str] = {}
         return Context(
             config=config,
             clock=clock,
+            store=store,
             boot=boot_id(),
-            publisher=Publisher(store, clock, prefixes, config.lease_ttl, lambda: objection_now(state, store)),
+            objection=objection,
+            publisher=Publisher(store, clock, prefixes, config.lease_ttl, objection),
             state=state,
-            drivers=make_drivers(config.engines.llama_server, environments, install),
+            drivers=make_drivers(config.engines.llama_server, environments, install, config.engines.llama_rpc_server),
             installer=Installer(environments, install, clock, partial(_note, problems)),
             problems=problems,
             gpus=Gpus(clock),

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from llmgw_agent.install.settings import EngineInstall, InstallableEngine
 from llmgw_agent.process.ports import default_range, ephemeral_range
+from llmgw_agent.shard.gang.settings import GangSection
 from llmgw_agent.weights.settings import WeightsSettings
 from llmgw_base.config import EtcdSection, LogSection, Section, TlsSection
 from llmgw_base.net import parse_listen, require_safe
@@ -54,6 +55,10 @@ class EnginesSection(Section):
     ports: PortsSection = PortsSection()
     on_stop: Literal["keep", "stop"] = Field(default="keep", description="keep: engines outlive a stopped agent")
     llama_server: str | None = Field(default=None, description="path of a llama-server; None: PATH, then the xllamacpp package")
+    llama_rpc_server: str | None = Field(
+        default=None, description="path of llama.cpp's RPC server; None: beside the llama-server, then PATH"
+    )
+    gang: GangSection = GangSection()
     start_seconds: float = Field(default=900, gt=0, description="how long an engine may take to become ready")
     stop_seconds: float = Field(default=10, ge=0, description="between SIGTERM and SIGKILL")
     hang_seconds: float = Field(default=30, gt=0, description="how long a suspect may stay silent before it is restarted")
@@ -118,6 +123,9 @@ class AgentConfig(Section):
         listen = parse_listen(self.listen)
         require_safe(listen, tls=self.tls is not None, insecure=self.insecure)
         require_safe(parse_listen(f"{_bracket(self.engine_host)}:0"), tls=False, insecure=self.insecure, key="engines.listen")
+        if self.engines.gang.address is not None:
+            listen = parse_listen(f"{_bracket(self.engines.gang.address)}:0")
+            require_safe(listen, tls=False, insecure=self.insecure, key="engines.gang.address")
         if self.metrics.listen is not None:
             key = "metrics.listen"
             metrics = parse_listen(self.metrics.listen, key=key)
@@ -128,6 +136,11 @@ class AgentConfig(Section):
     def engine_host(self) -> str:
         """The address that engines bind."""
         return self.engines.listen or self.node.address
+
+    @property
+    def gang_address(self) -> str:
+        """By which engines on other nodes reach those on this one."""
+        return self.engines.gang.address or self.node.address
 
 
 def _bracket(host: str) -> str:

@@ -5,7 +5,8 @@
     AgentError
     ├── RejectedError        give up: this node can never fulfil this wish; says thing, cause and remedy
     ├── AttemptError         try again with backoff: this start or this run of the engine failed
-    │   └── PortTakenError   try again at once on another port
+    │   ├── PortTakenError   try again at once on another port
+    │   └── GangOverError    end the engine here too: of a replica over several nodes another node's part ended
     ├── SurvivorsError       wait and look again: processes outlived SIGKILL, nothing may start in their place
     └── StateFileError       set the file aside and rebuild its content from processes and wishes
 """
@@ -27,6 +28,14 @@ class AttemptError(AgentError):
 
 class PortTakenError(AttemptError):
     """The engine found its port in use."""
+
+
+class GangOverError(AttemptError):
+    """The present attempt of a replica over several nodes is over because of the member of that rank."""
+
+    def __init__(self, text: str, rank: int) -> None:
+        super().__init__(text)
+        self.rank = rank
 
 
 class SurvivorsError(AgentError):

@@ -16,11 +16,12 @@ from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Lo
 from llmgw_agent.engines.client import EngineClient, EngineSilentError
 from llmgw_agent.engines.facts import listed_facts
 from llmgw_agent.engines.llamacpp_memory import memory_needed
+from llmgw_agent.engines.llamacpp_rpc import find_rpc_server, head_arguments, worker_argv
 from llmgw_agent.engines.weights import check_gguf, path_of
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.weights import check_loadable
 from llmgw_proto.engines import check_args, check_env
-from llmgw_proto.records import AssignmentRecord
+from llmgw_proto.records import AssignmentRecord, ShardRole
 
 MIB = 1 << 20
 #: llama-server keeps finished prompts in host memory, up to 8 GiB unless told otherwise; nobody set that memory aside.
@@ -68,8 +69,12 @@ class LlamaCpp:
         ),
     )
 
-    def __init__(self, binary: str | None = None) -> None:
-        self._binary = binary
+    def __init__(self, binary: str | None = None, rpc_server: str | None = None) -> None:
+        """
+        Args:
+            binary, rpc_server: paths of llama-server and of llama.cpp's RPC server; None: wherever they are found.
+        """
+        self._binary, self._rpc_server = binary, rpc_server
         self._located: Located | None = None
 
     def locate(self) -> Located | None:
@@ -101,6 +106,9 @@ class LlamaCpp:
         problem = check_args(self.name, wish.args) or check_env(wish.env)
         if problem is not None:
             raise RejectedError(problem)
+        if wish.role is ShardRole.WORKER:
+            # It gets its part of the weights from the head.
+            return Checked(None, wish.memory_bytes)
         path = path_of(wish.source, weights)
         size = check_gguf(path)
         facts = weights.facts if weights is not None else None
@@ -110,7 +118,9 @@ class LlamaCpp:
                 raise RejectedError(f"weights {path}: {objection}")
             size = facts.weights_bytes or size
         need = wish.memory_bytes or memory_needed(size, facts, wish.args, DEFAULT_CONTEXT) + PROMPT_CACHE_MIB * MIB
-        if not wish.gpus and size > host.memory_limit:
+        if wish.peers and not wish.memory_bytes:
+            need = need // len(wish.peers) + PROMPT_CACHE_MIB * MIB
+        if not wish.gpus and not wish.peers and size > host.memory_limit:
             raise RejectedError(
                 f"weights {path} have {size} bytes, more than the {host.memory_limit} bytes that this node has for engines; "
                 "use a smaller quantisation or a node with more memory"
@@ -118,6 +128,8 @@ class LlamaCpp:
         return Checked(path, need)
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
+        if wish.role is ShardRole.WORKER:
+            return self._launch_worker(wish, located, place)
         assert checked.weights is not None
         argv = [*located.argv, "-m", str(checked.weights), "--host", place.host, "--port", str(place.port)]
         argv += ["--alias", wish.model]
@@ -135,6 +147,13 @@ class LlamaCpp:
             argv.append("--slots")
         if not _given(wish.args, "--metrics"):
             argv.append("--metrics")
+        if place.gang is not None:
+            if located.argv[-1] == _LAUNCHER:
+                raise RejectedError(
+                    "the xllamacpp package cannot use other nodes: install a llama-server that was built with GGML_RPC on this "
+                    "node, or let the agent install one"
+                )
+            argv += head_arguments(wish, place.gang)
         arguments = [*argv[len(located.argv) :], *wish.args]
         if located.argv[-1] == _LAUNCHER:
             _check_launcher(arguments)
@@ -142,6 +161,12 @@ class LlamaCpp:
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(wish.gpus)
         return Launch([*located.argv, *arguments], environment)
+
+    def _launch_worker(self, wish: AssignmentRecord, located: Located, place: Place) -> Launch:
+        assert place.gang is not None
+        argv = worker_argv(find_rpc_server(self._rpc_server, located.argv[0]), place.gang)
+        devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(wish.gpus)}
+        return Launch(argv, {**place.fabric, **wish.env, **devices})
 
     def worker_listens(self, wish: AssignmentRecord) -> bool:
         return True

@@ -23,12 +23,13 @@ def make_drivers(
     llama_server: str | None = None,
     environments: Environments | None = None,
     install: Mapping[str, EngineInstall] | None = None,
+    llama_rpc_server: str | None = None,
 ) -> Drivers:
     """``environments``: where the agent installs engines; ``install``: what it may install, by engine."""
     installed_ones = environments or Environments(Path("/nonexistent"))
     settings = install or {}
     drivers: Iterable[Driver] = (
-        LlamaCpp(llama_server),
+        LlamaCpp(llama_server, llama_rpc_server),
         Vllm(installed_ones, settings.get("vllm")),
         Sglang(installed_ones, settings.get("sglang")),
         Command(),

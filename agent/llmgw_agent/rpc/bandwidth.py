@@ -63,6 +63,8 @@ class Bandwidth:
             raise ValueError(f"a test of {seconds:g} s: choose more than 0 and at most {tcp.SECONDS_AT_MOST:g} s")
         if request.peer == self._context.node:
             raise ValueError("a test needs two nodes; name another one")
+        if self._secret() is None:
+            raise PeerUnreachableError("the agent has not found its cluster in etcd yet")
         peer = await self._find(request.peer)
         ends = choose.method(peer.topology, self._hardware.devices.topology)
         note = ""
@@ -82,7 +84,7 @@ class Bandwidth:
             ValueError, BandwidthError: as :meth:`measure`.
         """
         self._check(request.hca or None, force=request.force)
-        host, seconds = self._context.config.node.address, request.seconds
+        host, seconds = self._context.config.gang_address, request.seconds
         with self._alone():
             if request.hca:
                 if shutil.which(perftest.PROGRAM) is None:

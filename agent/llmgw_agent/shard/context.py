@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import aiohttp
 
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import Drivers
+from llmgw_agent.hardware.bandwidth.errors import PeerUnreachableError
 from llmgw_agent.install.installer import Installer
 from llmgw_agent.process.identity import Owner
 from llmgw_agent.process.ports import Ports
@@ -20,13 +22,24 @@ from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.state import StateDir, file_name
 from llmgw_agent.weights import WeightStore
 from llmgw_base.clock import Clock
+from llmgw_base.etcd.api import Store
+from llmgw_proto import agent_pb2
+
+Measure: TypeAlias = Callable[[agent_pb2.BandwidthRequest], Awaitable[agent_pb2.BandwidthResult]]
+
+
+async def _untested(request: agent_pb2.BandwidthRequest) -> agent_pb2.BandwidthResult:
+    raise PeerUnreachableError("the agent has only just started")
 
 
 @dataclass(slots=True)
 class Context:
     config: AgentConfig
     clock: Clock
+    store: Store
     boot: str
+    objection: Callable[[], Awaitable[str | None]]
+    """Why what is in the store must not be believed; None if it is the agent's own."""
     publisher: Publisher
     state: StateDir
     drivers: Drivers
@@ -36,6 +49,10 @@ class Context:
     installer: Installer
     weights: WeightStore
     memory: Callable[[], Host]
+    measure: Measure = _untested
+    """Tests the link to another node."""
+    fabric_env: Callable[[], dict[str, str]] = dict
+    """What engines need to find each other over this node's networks."""
     spread: Callable[[], float] = random.random
     checkpoint: Callable[[str], None] = lambda _: None
     """Called with the name of each step whose interruption must do no harm; tests end the agent there."""

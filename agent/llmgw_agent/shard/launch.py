@@ -6,9 +6,9 @@ import asyncio
 import secrets
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from llmgw_agent.engines.base import Available, Checked, Driver, Launch, Located, Place
+from llmgw_agent.engines.base import Available, Checked, Driver, Gang, Launch, Located, Place
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.progress import Progress
@@ -19,8 +19,9 @@ from llmgw_agent.process.output import Output
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.engine import Engine
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, fingerprint
+from llmgw_base.net import is_loopback
 from llmgw_proto.engines import check_args, check_env
-from llmgw_proto.records import AssignmentRecord
+from llmgw_proto.records import AssignmentRecord, ShardRole
 from llmgw_proto.records.model import parse_bytes
 
 #: Memory that another engine is just giving back is worth a short wait.
@@ -95,6 +96,9 @@ class Launcher:
     wish: AssignmentRecord
     api_key: str
     save: Callable[[SavedAttempt, SavedProcess | None], None]
+    gang: Gang | None = None
+    begin: Callable[[Gang], None] = lambda _: None
+    """Told of the gang before its process starts."""
 
     def start(self, prepared: Prepared) -> tuple[Engine, SavedAttempt]:
         """Takes a port, spawns, and has everything on disk that a later agent needs to know the process again.
@@ -117,8 +121,12 @@ class Launcher:
                 engine_version=prepared.located.version,
                 memory_bytes=prepared.checked.memory_bytes,
             )
-            launch = prepared.driver.launch(wish, prepared.located, prepared.checked, Place(host, port, self.api_key))
+            gang = self._gang(prepared.driver, port)
+            place = Place(host, port, self.api_key, gang, self._fabric())
+            launch = prepared.driver.launch(wish, prepared.located, prepared.checked, place)
             context.checkpoint("before-attempt-saved")
+            if gang is not None:
+                self.begin(gang)
             self.save(attempt, None)
             context.checkpoint("attempt-saved")
             engine = self._spawn(launch, attempt)
@@ -130,12 +138,29 @@ class Launcher:
         context.checkpoint("process-saved")
         return engine, attempt
 
+    def _gang(self, driver: Driver, port: int) -> Gang | None:
+        gang = self.gang
+        if gang is None or not is_worker(self.wish) or not driver.worker_listens(self.wish):
+            return gang
+        members = list(gang.members)
+        members[gang.rank] = replace(gang.own, port=port)
+        return replace(gang, members=tuple(members))
+
+    def _fabric(self) -> dict[str, str]:
+        """Names of interfaces would lead away from where the members meet if that is this host itself."""
+        return {} if self.gang is None or is_loopback(self.gang.own.address) else self.context.fabric_env()
+
     def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
         marker = marker_of(self.context, self.wish, attempt)
         output = output_of(self.context, self.wish.shard, attempt.id)
         shown = shlex.join(launch.argv).replace(self.api_key, "***")
         headline = f"{headline_of(attempt.id)} epoch {self.wish.epoch}, port {attempt.port}: {shown}"
         return Engine.start(launch.argv, launch.environment, marker, output, self.context.boot, headline)
+
+
+def is_worker(wish: AssignmentRecord) -> bool:
+    """Whether it is a part that serves no requests itself."""
+    return wish.role is ShardRole.WORKER
 
 
 def marker_of(context: Context, wish: AssignmentRecord, attempt: SavedAttempt) -> Marker:

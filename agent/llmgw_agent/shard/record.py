@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmgw_agent.engines.base import Facts
 from llmgw_agent.shard.serve import Answering
 from llmgw_agent.shard.state import SavedAttempt, SavedShard
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardRecord, ShardState
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardRecord, ShardRole, ShardState
 
 
 def shard_record(
@@ -30,7 +30,7 @@ def shard_record(
         engine=wish.engine,
         engine_version=attempt.engine_version if attempt is not None else "",
         pid=process.pid if process is not None else None,
-        port=attempt.port if attempt is not None and process is not None else None,
+        port=_port(saved),
         restarts=saved.restarts,
         generation=wish.generation,
         gpus=wish.gpus,
@@ -41,7 +41,18 @@ def shard_record(
         next_attempt_at=next_attempt_at,
         log_path=log_path,
         timings=saved.timings,
+        rank=wish.rank,
+        gang=saved.gang,
     )
+
+
+def _port(saved: SavedShard) -> int | None:
+    if saved.attempt is None or saved.process is None:
+        return None
+    if saved.assignment.role is ShardRole.WORKER:
+        # It serves no requests; where it listens to the head, if it does, is what it said.
+        return saved.gang.port or None if saved.gang is not None else None
+    return saved.attempt.port
 
 
 def endpoint_record(node: str, address: str, wish: AssignmentRecord, attempt: SavedAttempt, found: Answering) -> EndpointRecord:

@@ -51,6 +51,9 @@ def rebuild(
     node: str, wish: AssignmentRecord, api_key: str, host: str, marked: Sequence[Marked], now: float
 ) -> SavedShard | None:
     """The state of a shard whose state file is lost, from a running process that fulfils the wish; None if none does."""
+    if wish.peers:
+        # In which attempt of its replica it runs cannot be known any more.
+        return None
     print_ = fingerprint(wish)
     for each in sorted(marked, key=lambda one: one.identity.start_ticks):
         marker = each.marker

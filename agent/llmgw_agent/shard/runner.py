@@ -14,7 +14,7 @@ from typing import Any
 
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.registry import find_driver
-from llmgw_agent.errors import AttemptError, PortTakenError, RejectedError, SurvivorsError
+from llmgw_agent.errors import AttemptError, GangOverError, PortTakenError, RejectedError, SurvivorsError
 from llmgw_agent.install.progress import Phase, Step
 from llmgw_agent.logs.files import FIRST_FAILURE, SUSPECT, pin_first_failure, read_attempt
 from llmgw_agent.process.end import end_family
@@ -26,7 +26,9 @@ from llmgw_agent.shard.engine import Engine
 from llmgw_agent.shard.evidence import ask_figures, keep
 from llmgw_agent.shard.exits import classify
 from llmgw_agent.shard.fetch import fetch, release
-from llmgw_agent.shard.launch import Launcher, Prepared, check, locate, marker_of, output_of
+from llmgw_agent.shard.gang.listen import until_listening
+from llmgw_agent.shard.gang.member import make_part
+from llmgw_agent.shard.launch import Launcher, Prepared, check, is_worker, locate, marker_of, output_of
 from llmgw_agent.shard.ledger import Ledger
 from llmgw_agent.shard.liveness import Judge
 from llmgw_agent.shard.machine import Machine
@@ -43,6 +45,7 @@ SURVIVOR_PAUSE = 5.0
 RSS_EVERY = 10.0
 INSTALL_TOLD_EVERY = 5.0
 PINNED_READ = 256 << 10
+DISMISSAL_SLACK = 5.0
 logger = logging.getLogger(__name__)
 
 
@@ -50,6 +53,7 @@ class Runner:
     def __init__(self, context: Context, saved: SavedShard) -> None:
         self._context = context
         self._ledger = Ledger(context, saved)
+        self._part = make_part(context, self._ledger)
         self._machine = Machine(saved.assignment.shard, context.clock.monotonic, self._ledger.moved)
         self._policy = _policy(context, saved.failures)
         self._engine: Engine | None = None
@@ -102,6 +106,7 @@ class Runner:
         context, saved = self._context, self._ledger.saved
         attempt, process = saved.attempt, saved.process
         if attempt is None:
+            self._part.adopted(runs=False)
             return
         identity = choose(saved, marked, lambda one: is_running(one, context.boot))
         if identity is not None:
@@ -110,10 +115,12 @@ class Runner:
         if self._engine is None:
             # After a reboot nothing failed: everything is simply gone.
             self._died_unseen = process is not None and process.boot_id == context.boot
+            self._part.adopted(runs=False)
             self._ledger.change(process=None, endpoint=None)
             return
         context.ports.hold(attempt.port)
         context.gpus.hold(self.shard, self.wish.gpus)
+        self._part.adopted(runs=True)
         if process is None:
             self._ledger.change(process=SavedProcess.of(self._engine.identity, context.clock.wall()))
         logger.info("engine adopted", extra={"fields": {"shard": self.shard, "pid": self._engine.pid}})
@@ -122,15 +129,18 @@ class Runner:
 
     async def pursue(self) -> None:
         """Keeps the wish fulfilled. Returns only when it is rejected."""
+        async with self._part.following():
+            await self._pursue()
+
+    async def _pursue(self) -> None:
         while True:
             try:
-                if self._died_unseen:
-                    self._died_unseen = False
-                    await self._explain_end(None)
-                if self._engine is None:
-                    await self._launch()
-                await self._serve()
+                try:
+                    await self._once()
+                except GangOverError as over:
+                    raise await self._end_with_others(over) from None
             except RejectedError as error:
+                self._part.down(str(error))
                 await self._end_engine()
                 await release(self._context, self.wish)
                 self._machine.to(ShardState.REJECTED, str(error))
@@ -141,11 +151,30 @@ class Runner:
             except AttemptError as error:
                 await self._failed(error, wait=True)
 
+    async def _once(self) -> None:
+        """Returns never. Raises what ended the attempt, or kept it from beginning."""
+        if self._died_unseen:
+            self._died_unseen = False
+            await self._explain_end(None)
+        if self._engine is None:
+            await self._launch()
+        await self._serve()
+
+    async def _end_with_others(self, over: GangOverError) -> AttemptError | RejectedError:
+        """Ends the engine because another node's part of the replica is over. Returns why."""
+        self._part.down(str(over))
+        self._ledger.withdraw()
+        self._undecided()
+        self._machine.to(ShardState.FAILED, str(over))
+        await self._end_engine()
+        return await self._part.explain(over)
+
     async def retire(self, *, final: bool) -> None:
         """Drains and ends the engine and removes every trace but its logs. ``final``: its epoch must not come back."""
         self._ledger.change(finishing=final or self.finishing)
         self._machine.to(ShardState.DRAINING)
         await self._drain(self.wish.drain_seconds)
+        await self._await_dismissal()
         await self._end_everything()
         await release(self._context, self.wish)
         self._machine.to(ShardState.STOPPED)
@@ -167,17 +196,23 @@ class Runner:
     async def _launch(self) -> None:
         context, wish = self._context, self.wish
         self._ledger.expect_attempt(None)
+        self._part.preparing()
         self._machine.to(ShardState.INSTALLING)
         driver, located = await locate(context, wish, self._installing)
         self._machine.to(ShardState.FETCHING)
-        weights = await fetch(context, wish, lambda reason: self._machine.to(ShardState.FETCHING, reason))
+        weights = None
+        if not (is_worker(wish) and driver.worker_listens(wish)):
+            # A worker that listens gets its part of the weights from the head.
+            weights = await fetch(context, wish, lambda reason: self._machine.to(ShardState.FETCHING, reason))
         checked = await check(context, wish, driver, weights)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
         await self._end_leftovers()
         await context.gpus.take(self.shard, wish.gpus)
         self._machine.to(ShardState.STARTING)
+        gang = await self._part.assemble(driver, lambda reason: self._machine.to(ShardState.STARTING, reason))
+        self._machine.to(ShardState.STARTING)
         self._served = False
-        launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt)
+        launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt, gang, self._part.started)
         self._engine, _ = launcher.start(Prepared(driver, located, checked))
         self._ledger.publish()
 
@@ -204,7 +239,8 @@ class Runner:
         """Returns never. Raises RejectedError, AttemptError when this attempt is over."""
         engine = self._engine
         assert engine is not None
-        await _until_first(engine.wait(), self._watch_over(), raising=lambda: not engine.ended)
+        watch_over = self._work_along() if is_worker(self.wish) else self._watch_over()
+        await _until_first(engine.wait(), watch_over, self._part.watch(), raising=lambda: not engine.ended)
         self._ledger.withdraw()
         await self._explain_end(await engine.wait())
 
@@ -214,6 +250,8 @@ class Runner:
         assert attempt is not None
         serving = self._serving(attempt)
         limits = context.config.engines
+        if self._machine.state is ShardState.ASSIGNED:
+            await self._part.until_known()
         if self._machine.state is ShardState.ASSIGNED and known is not None and await serving.healthy():
             # Adopted, was ready before, and answers: routers need not miss it for a moment.
             self._became_ready(known)
@@ -234,6 +272,31 @@ class Runner:
         liveness = Liveness(context.clock, judge, endpoint, attempt.port)
         await serving.watch_health(limits.hang_seconds, liveness, partial(self._suspect, serving.client), self._healthy)
 
+    async def _work_along(self) -> None:
+        """For a worker of a replica over several nodes, which serves nobody but its head. Returns never.
+
+        Raises:
+            AttemptError: it does not listen in time.
+        """
+        context, attempt, began = self._context, self._ledger.saved.attempt, self._context.clock.monotonic()
+        assert attempt is not None
+        if self._machine.state is ShardState.ASSIGNED:
+            await self._part.until_known()
+            self._machine.to(ShardState.PROBING)
+        if find_driver(context.drivers, self.wish.engine).worker_listens(self.wish):
+            limit = context.config.engines.start_seconds
+            await until_listening(context.config.gang_address, attempt.port, context.clock, limit)
+            self._part.ready()
+        self._listening(began)
+        await self._part.until_ready()
+        self._part.ready()
+        self._ready_since, self._served = context.clock.monotonic(), True
+        self._machine.to(ShardState.READY)
+        while True:
+            self._read_rss()
+            self._ledger.heal()
+            await context.clock.sleep(RSS_EVERY)
+
     def _listening(self, began: float) -> None:
         if self._machine.state is ShardState.STARTING:
             self._ledger.change(timings=Timings(start_to_listen=self._context.clock.monotonic() - began))
@@ -245,6 +308,7 @@ class Runner:
         self._read_rss()
         # First the endpoint: whoever reads Ready may count on it.
         self._ledger.offer(endpoint.model_copy(update={"draining": False, "policy": self.wish.policy}))
+        self._part.ready()
         self._machine.to(ShardState.READY)
 
     async def _suspect(self, client: EngineClient, reason: str) -> None:
@@ -279,6 +343,7 @@ class Runner:
     async def _explain_end(self, status: int | None) -> None:
         """Raises what the end of the engine means: RejectedError, PortTakenError or AttemptError."""
         self._undecided()
+        self._part.down("")
         self._machine.to(ShardState.FAILED, "the engine ended")
         attempt = self._ledger.saved.attempt
         await self._end_engine()
@@ -297,6 +362,7 @@ class Runner:
         """Cleans up and, with ``wait``, pauses as the restart policy says."""
         self._ledger.withdraw()
         self._undecided()
+        self._part.down(str(error))
         self._machine.to(ShardState.FAILED, str(error))
         attempt = self._ledger.saved.attempt
         await self._end_engine()
@@ -304,7 +370,7 @@ class Runner:
         ready_for = clock.monotonic() - self._ready_since if self._ready_since is not None else 0.0
         self._ready_since = None
         self._ledger.change(restarts=self._ledger.saved.restarts + 1)
-        if not wait:
+        if not wait or not self._part.paces:
             return
         decision = self._policy.failed(str(error), ready_for)
         self._ledger.change(failures=self._policy.failures)
@@ -339,6 +405,14 @@ class Runner:
         await self._context.publisher.settled(2)
         await _until_first(wait_idle(self._serving(attempt), attempt.port, self._context.clock, seconds), engine.wait())
 
+    async def _await_dismissal(self) -> None:
+        """A worker of a replica over several nodes stays until its head has drained."""
+        if self._engine is None or not is_worker(self.wish):
+            return
+        limit = self.wish.drain_seconds + self._context.config.engines.stop_seconds + DISMISSAL_SLACK
+        async with self._part.following():
+            await _until_first(self._part.until_dismissed(limit), self._engine.wait())
+
     async def _end_everything(self) -> None:
         await self._end_engine()
         await self._end_leftovers()
@@ -351,6 +425,7 @@ class Runner:
             if attempt is not None:
                 self._context.ports.give_back(attempt.port)
         self._engine = None
+        self._part.ended()
         self._context.gpus.give_back(self.shard)
         self._ledger.withdraw()
         if self._ledger.saved.process is not None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmgw_agent.errors import StateFileError
 from llmgw_agent.process.identity import Identity
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, Timings
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, GangState, Timings
 
 VERSION = 1
 logger = logging.getLogger(__name__)
@@ -64,6 +64,10 @@ class SavedShard(_Saved):
     failures: int = 0
     restarts: int = 0
     timings: Timings = Timings()
+    gang: GangState | None = None
+    """What this node said last of its part in a replica over several nodes."""
+    meeting_port: int = 0
+    """Where such a replica's members meet, if that is here; 0: nowhere."""
 
 
 def fingerprint(wish: AssignmentRecord) -> str:

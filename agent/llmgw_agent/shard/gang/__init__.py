@@ -1,0 +1,1 @@
+"""Replicas over several nodes: how their agents act as one, without any of them commanding another."""
