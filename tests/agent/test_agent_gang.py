@@ -7,10 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from llmgw_proto import keyspace
-from llmgw_testing.agent_harness import WITHIN, fake_wish
+from llmgw_testing.agent_harness import fake_wish
 from llmgw_testing.gang import REPLICA, gang
-from llmgw_testing.wait import eventually
 
 
 def test_a_replica_over_two_nodes_lives_and_ends_as_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ A driver is asked in this order: :meth:`Driver.locate` (is the engine here?), :m
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -85,13 +86,15 @@ class Place:
     """Where the engine has to listen, and the key that it has to demand.
 
     With a ``gang`` only rank 0 serves HTTP there. A worker that listens does so at ``gang.own``, which has the same port;
-    where workers do not listen, they need no port at all.
+    where workers do not listen, they need no port at all. ``fabric``: the environment with which engines of this node find
+    those of others, see ``engines.fabric``; what the wish says goes before it.
     """
 
     host: str
     port: int
     api_key: str
     gang: Gang | None = None
+    fabric: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,8 @@ class Driver(Protocol):
         ...
 
     def worker_listens(self, wish: AssignmentRecord) -> bool:
-        """Whether in a replica over several nodes a worker opens its own port (and must, before the head starts)."""
+        """Whether in a replica over several nodes a worker opens its own port (and must, before the head starts). The head
+        then gives it its part of the weights, so it needs none itself."""
         ...
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:

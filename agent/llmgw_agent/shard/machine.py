@@ -14,7 +14,7 @@
 
 - *Assigned*: the wish is known. *Installing*: the engine's program is looked up, or installed.
 - *Fetching*: the weights are looked up, and fetched if they are not here.
-- *Starting*: the process runs, its port is not open. *Probing*: it listens and is asked for a first token.
+- *Starting*: the process runs, its port is not open; or it waits for other nodes of its replica. *Probing*: it listens and is asked for a first token.
 - *Ready*: routers may send requests. *Suspect*: it runs and does not answer; routers may not.
 - *Failed*: the attempt is over and another one follows, when, stands in the record. *Rejected*: none follows.
 - *Draining*: no new requests; running ones may finish. *Stopped*: nothing of it is left.
@@ -33,8 +33,9 @@ from llmgw_proto.records import ShardState as S
 TABLE: dict[S, frozenset[S]] = {
     S.ASSIGNED: frozenset({S.INSTALLING, S.PROBING, S.READY, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
     S.INSTALLING: frozenset({S.FETCHING, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
-    S.FETCHING: frozenset({S.STARTING, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
-    S.STARTING: frozenset({S.PROBING, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
+    # Back to Installing: interrupted before a process ran, by a wish that was taken back at once.
+    S.FETCHING: frozenset({S.INSTALLING, S.STARTING, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
+    S.STARTING: frozenset({S.INSTALLING, S.PROBING, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
     S.PROBING: frozenset({S.READY, S.FAILED, S.REJECTED, S.DRAINING, S.STOPPED}),
     S.READY: frozenset({S.SUSPECT, S.FAILED, S.DRAINING}),
     S.SUSPECT: frozenset({S.READY, S.FAILED, S.DRAINING}),
