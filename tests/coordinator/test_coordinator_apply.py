@@ -29,10 +29,14 @@ VIEW = View(assignments={("n1", "m-1.0"): Stored(OLD, 5, 7)})
 KEY, OTHER = keyspace.assignment("n1", "m-1.0"), keyspace.assignment("n2", "m-1.0")
 
 
+def create(node: str) -> Create:
+    return Create((Placed(node, OLD),), "")
+
+
 @pytest.mark.parametrize(
     ("decision", "compares", "operations"),
     [
-        (Create((Placed("n2", OLD),), ""), [CreateRevisionIs(OTHER, 0)], [PutOp(OTHER, OLD.encode())]),
+        (create("n2"), [CreateRevisionIs(OTHER, 0)], [PutOp(OTHER, OLD.encode())]),
         (Delete((HERE,), ""), [ModRevisionIs(KEY, 7)], [DeleteOp(KEY)]),
         (Update((HERE,), (Placed("n1", NEW),), ""), [ModRevisionIs(KEY, 7)], [PutOp(KEY, NEW.encode())]),
         (Move((HERE,), (Placed("n1", NEW),), ""), [ModRevisionIs(KEY, 7)], [PutOp(KEY, NEW.encode())]),
@@ -88,7 +92,7 @@ def failing(error: StoreError, *, after_all: bool) -> Callable[[MemoryStore], No
 def test_what_is_written_is_expected_back() -> None:
     async def body() -> None:
         each = await bench()
-        result = await each.apply(Create((Placed("n2", OLD),), ""))
+        result = await each.apply(create("n2"))
         assert (result.written, result.refused, result.stopped) == (1, 0, None)
         assert each.expected.outstanding() == {OTHER: OLD.encode()}
         await each.store.close()
@@ -100,7 +104,7 @@ def test_what_is_there_already_is_not_overwritten_and_the_rest_goes_on() -> None
     async def body() -> None:
         each = await bench()
         await each.store.put(OTHER, b"someone's")
-        result = await each.apply(Create((Placed("n2", OLD),), ""), Delete((HERE,), ""), Create((Placed("n3", OLD),), ""))
+        result = await each.apply(create("n2"), Delete((HERE,), ""), create("n3"))
         assert (result.written, result.refused) == (1, 2)
         found = await each.store.get(OTHER)
         assert found is not None
@@ -124,10 +128,8 @@ def test_after_a_fault_only_what_was_done_is_expected(fault: Callable[[MemorySto
     async def body() -> None:
         each = await bench()
         fault(each.store)
-        result = await each.apply(
-        many = [Create((Placed(f"n{index}", OLD),), "") for index in range(100, 200)]
-        result = await each.apply(Create((Placed("n2", OLD),), ""), *many)
-        )
+        many = [create(f"n{index}") for index in range(100, 200)]
+        result = await each.apply(create("n2"), *many)
         assert isinstance(result.stopped, StoreError)
         assert result.written == 0
         assert OTHER in expected_after or OTHER not in each.expected.outstanding()
@@ -144,7 +146,7 @@ def test_who_leads_no_longer_stops() -> None:
     async def body() -> None:
         each = await bench()
         await each.store.delete(each.term.key)
-        result = await each.apply(*[Create((Placed(f"n{index}", OLD),), "") for index in range(100)])
+        result = await each.apply(*[create(f"n{index}") for index in range(100)])
         assert isinstance(result.stopped, NotLeaderError)
         assert len(each.expected) == 0
         assert (await each.store.range(keyspace.ASSIGNMENTS)).items == ()
