@@ -35,11 +35,13 @@ from llmgw_agent.rpc.bandwidth import Bandwidth
 from llmgw_agent.rpc.desk import Desk
 from llmgw_agent.rpc.server import start_server
 from llmgw_agent.rpc.service import AgentService
+from llmgw_agent.rpc.weights import weights_service
 from llmgw_agent.shard.context import Context, log_folder
 from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.recover import look
 from llmgw_agent.shard.state import StateDir
 from llmgw_agent.shard.supervisor import Supervisor
+from llmgw_agent.shared_weights import SharedWeights
 from llmgw_agent.stored_weights import forget_others, keep_tidy, open_weights
 from llmgw_agent.weights import WeightStore
 from llmgw_agent.wishes import follow
@@ -79,6 +81,7 @@ class App:
         self._registry = new_registry("llmgw-agent", __version__)
         self._token: str | None = None
         self._secret: str | None = None
+        self._shared: SharedWeights
 
     async def run(self, stop: Stop, notifier: Notifier) -> None:
         """Until ``stop``.
@@ -93,7 +96,9 @@ class App:
             store = await self._connect(config, self._clock)
             stack.push_async_callback(store.close)
             session = await stack.enter_async_context(_session())
-            weights = await stack.enter_async_context(open_weights(config, self._clock))
+            shared = self._shared = SharedWeights.of(config, store, session, self._clock)
+            weights = await stack.enter_async_context(open_weights(config, self._clock, shared.fleet))
+            await stack.enter_async_context(shared.serve(weights))
             context = self._context(store, session, weights)
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
@@ -108,7 +113,7 @@ class App:
                 Desk(context.node, hardware, self._clock),
                 bandwidth,
             )
-            server, listen = await start_server(config, service)
+            server, listen = await start_server(config, service, weights_service(context, lambda: self._token))
             stack.push_async_callback(server.stop, 1.0)
             logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
             await self._serve(context, store, hardware, self._advertised(listen), stop, notifier)
@@ -166,6 +171,7 @@ class App:
             # What runs is taken over before anything is said, so that nothing that lives looks gone for a moment.
             await supervisor.recovered()
             await forget_others(context.weights, supervisor.known)
+            self._shared.join(context.publisher, cluster.engine_secret)
             node = NodePublisher(context, grpc_address, hardware)
             notifier.status(f"node {context.node} in cluster {cluster.name}")
             async with asyncio.TaskGroup() as group:
@@ -177,6 +183,7 @@ class App:
                 group.create_task(FabricMaps(context, store, hardware).run(), name="fabrics")
                 group.create_task(context.installer.clean(), name="old engines")
                 group.create_task(keep_tidy(context.weights, self._clock), name="old weights")
+                group.create_task(self._shared.run(context.weights), name="shared weights")
 
     async def _end(self, context: Context, supervisor: Supervisor, tasks: asyncio.Task[None]) -> None:
         """Ends engines if so configured, while the publisher still tells of it; then everything else."""

@@ -130,6 +130,10 @@ class AgentConfig(Section):
             key = "metrics.listen"
             metrics = parse_listen(self.metrics.listen, key=key)
             require_safe(metrics, tls=self.tls is not None, insecure=self.insecure, key=key)
+        if self.weights.peers.listen is not None:
+            key = "weights.peers.listen"
+            peers = parse_listen(self.weights.peers.listen, key=key)
+            require_safe(peers, tls=self.tls is not None, insecure=self.insecure, key=key)
         return self
 
     @property

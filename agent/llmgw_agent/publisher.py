@@ -190,6 +190,8 @@ class Publisher:
         for prefix in self._prefixes:
             found |= {each.key: each for each in (await self._store.range(prefix)).items}
         for key, wanted in self._wanted.items():
+            if not key.startswith(tuple(self._prefixes)):
+                continue  # beside keys of others; it was put, and with its lease it comes back
             there = found.get(key)
             right_lease = there is not None and there.lease == (lease.id if wanted.leased else 0)
             if there is None or there.value != wanted.value or not right_lease:

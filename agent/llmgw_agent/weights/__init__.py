@@ -40,7 +40,8 @@ from .errors import (
 from .loadable import check_loadable
 from .manifest import Manifest
 from .model_facts import ModelFacts
-from .peers import Peer, PeerSource, peer_app
+from .peers import Peer, PeerSource, Sharing, Turn
+from .serve import peer_app
 from .settings import WeightsSettings
 from .sources import parse_source
 from .store import WeightStore
@@ -62,10 +63,12 @@ __all__ = [
     "PeerSource",
     "Preflight",
     "Progress",
+    "Sharing",
     "SourceInvalidError",
     "SourceNotFoundError",
     "SourceUnavailableError",
     "Stored",
+    "Turn",
     "WeightStore",
     "Weights",
     "WeightsError",

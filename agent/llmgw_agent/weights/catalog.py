@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -71,6 +71,18 @@ class Catalog:
     def stored_keys(self) -> list[str]:
         return sorted(each.stem for each in self.layout.manifest("x").parent.glob("*.json"))
 
+    def contents(self) -> list[str]:
+        """Of which nothing is missing as far as a quick look tells, what was used last first."""
+        used: dict[str, float] = {}
+        for key in self.stored_keys():
+            if (entry := self.find(key)) is None:
+                continue
+            manifest, record = entry
+            with contextlib.suppress(FileNotFoundError):
+                if all(self.layout.blob(each.promise).stat().st_size == each.size for each in manifest.files):
+                    used[record.content] = max(used.get(record.content, 0.0), record.last_used_at)
+        return sorted(used, key=used.__getitem__, reverse=True)
+
     def missing(self, manifest: Manifest, record: LocalRecord | None) -> list[ManifestFile]:
         """The files whose verified content is not here. One that was changed since is verified again, and removed if wrong."""
         return [each for each in manifest.files if not self._whole(each, record)]
@@ -95,17 +107,21 @@ class Catalog:
         blob.unlink(missing_ok=True)
         return False
 
-    def verify(self, key: str) -> list[str]:
-        """Reads all files again; those with wrong bytes are removed and named. Raises SourceNotFoundError."""
+    def verify(self, key: str, read: Callable[[int], None] = lambda _: None) -> list[str]:
+        """Reads all files again; those with wrong bytes are removed and named. ``read`` hears of each block.
+
+        Raises SourceNotFoundError, also when the weights are removed meanwhile.
+        """
         manifest, _ = self._known(key)
         wrong = []
         for each in manifest.files:
             blob = self.layout.blob(each.promise)
             try:
-                right = file_digest(blob, each.promise.kind) == each.promise
+                right = file_digest(blob, each.promise.kind, read) == each.promise
             except OSError:  # a file that the disk cannot read is as wrong as one with other bytes
                 right = False
             if not right:
+                self._known(key)
                 blob.unlink(missing_ok=True)
                 (self.layout.content(key) / each.path).unlink(missing_ok=True)
                 wrong.append(each.path)
@@ -257,11 +273,11 @@ class Catalog:
             )
         return no_space(what, needed, free, self.layout.root)
 
-    def remove(self, key: str) -> int:
-        """Bytes freed. Raises SourceNotFoundError, InUseError."""
+    def remove(self, key: str, idle: Collection[str] = ()) -> int:
+        """Bytes freed; pins of ``idle`` owners do not count. Raises SourceNotFoundError, InUseError."""
         with self._locked():
             self._known(key)
-            if owners := self.owners(key):
+            if owners := [each for each in self.owners(key) if each not in idle]:
                 raise InUseError(f"weights {key!r} are in use by {', '.join(owners)}; stop these first")
             before = occupied(self.kept())
             self._remove(key)

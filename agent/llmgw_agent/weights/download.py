@@ -27,11 +27,15 @@ _LONGEST_PAUSE: Final = 30.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file may be had. ``optional``: a peer or mirror, left at the first trouble. ``drop`` is told of wrong bytes."""
+    """Where a file may be had. ``optional``: a peer or mirror, left at the first trouble. ``left`` is told why it was left.
+
+    ``hurried``: when it is busy there are others to ask.
+    """
 
     target: Target
     optional: bool
-    drop: Callable[[str], None] = lambda _reason: None
+    left: Callable[[WeightsError], None] = lambda _error: None
+    hurried: bool = False
 
 
 def pause(tries: int, retry_after: float | None, jitter: float) -> float:
@@ -60,12 +64,11 @@ class Downloader:
                 return await self._persist(wish, place, meter)
             except (DigestMismatchError, SourceUnavailableError) as error:
                 problem = error
-                if isinstance(error, DigestMismatchError):
-                    place.drop(str(error))
             except WeightsError as error:
                 if not place.optional or isinstance(error, NoSpaceError):  # another place would not make room
                     raise
                 problem = error
+            place.left(problem)
             logger.info("place left", extra={"fields": {"file": wish.path, "place": str(place.target), "reason": str(problem)}})
         raise problem
 
@@ -84,7 +87,7 @@ class Downloader:
             except SourceUnavailableError as error:
                 tries = 1 if meter.on_disk > best else tries + 1
                 best = max(best, meter.on_disk)
-                if tries >= limit:
+                if tries >= limit or (place.hurried and error.retry_after is not None):
                     raise
                 await self._clock.sleep(pause(tries, error.retry_after, random.random()))  # noqa: S311  # jitter, not a secret
 

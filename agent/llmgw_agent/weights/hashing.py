@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -106,15 +107,16 @@ class Follower:
         return not self._abandoned and self.hashed < self._end
 
 
-def file_digest(path: Path, kind: Kind) -> Digest:
-    """Raises OSError. Blocking."""
+def file_digest(path: Path, kind: Kind, read: Callable[[int], None] = lambda _: None) -> Digest:
+    """``read`` hears of each block's bytes. Raises OSError and what ``read`` raises. Blocking."""
     with path.open("rb", buffering=0) as file:
-        return stream_digest(file, kind)
+        return stream_digest(file, kind, read)
 
 
-def stream_digest(file: IO[bytes], kind: Kind) -> Digest:
+def stream_digest(file: IO[bytes], kind: Kind, read: Callable[[int], None] = lambda _: None) -> Digest:
     """The digest of an open file from where it stands. Raises OSError. Blocking."""
     digest = new_hasher(kind, os.fstat(file.fileno()).st_size)
     while block := file.read(_BLOCK):
         digest.update(block)
+        read(len(block))
     return Digest(kind, digest.hexdigest())

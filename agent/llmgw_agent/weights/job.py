@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from llmgw_proto.digests import Digest
+
+from .peers import Turn
 from .receive import Meter
 from .views import Phase, Progress, Weights
 
@@ -16,7 +19,9 @@ class Job:
         self.waiters = 0
         self.phase: Phase = "waiting"
         self.meters: dict[str, Meter] = {}
-        self.total: int | None = None
+        self.turn: Turn | None = None
+        self.digests: list[Digest] = []
+        """Of the files that are fetched, when all are known."""
 
     def snapshot(self, source: str, rate: float) -> Progress:
         meters = list(self.meters.values())
@@ -35,4 +40,5 @@ class Job:
             files_done=len(done),
             files_total=len(meters),
             place=busy,
+            waits_for=self.turn.waits_for if self.turn is not None else "",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Self
 
@@ -17,6 +18,12 @@ def safe_relative(path: str) -> bool:
     """Whether a path from elsewhere stays inside the folder that it is joined to."""
     parts = PurePosixPath(path).parts
     return bool(parts) and not path.startswith("/") and ".." not in parts and "\0" not in path and "\\" not in path
+
+
+def content_digest(files: Iterable[tuple[str, str]]) -> str:
+    """Of the paths and digests of all files of a model."""
+    lines = sorted(f"{path}\0{digest}\n" for path, digest in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class ManifestFile(BaseModel):
@@ -70,8 +77,7 @@ class Manifest(BaseModel):
     @property
     def content(self) -> str:
         """A digest of all names and contents: the same wherever the same files came from."""
-        lines = sorted(f"{each.path}\0{each.digest}\n" for each in self.files)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        return content_digest((each.path, each.digest) for each in self.files)
 
     @classmethod
     def read(cls, data: bytes | str, where: str) -> Self:

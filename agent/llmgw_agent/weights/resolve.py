@@ -14,7 +14,7 @@ from .client import Client, Target
 from .download import Place
 from .errors import AccessDeniedError, MetadataError, SourceNotFoundError, SourceUnavailableError, WeightsError
 from .headers import basic
-from .manifest import Manifest, ManifestFile
+from .manifest import Manifest, ManifestFile, content_digest
 from .peers import blob_url
 from .receive import FileWish
 from .resume import Step, judge, validator
@@ -40,6 +40,13 @@ class Plan:
     revision: str | None
     single: bool
     files: Sequence[PlannedFile]
+
+    @property
+    def content(self) -> str | None:
+        """As :attr:`Manifest.content`; None where only the download will tell a digest, so that no peer can be believed."""
+        if any(each.wish.digest is None for each in self.files):
+            return None
+        return content_digest((each.wish.path, str(each.wish.digest)) for each in self.files)
 
 
 class Resolver:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from llmgw_base.config import Section
+from llmgw_proto.records.model import parse_bytes
 
 
 def _network(value: str) -> str:
@@ -28,6 +29,36 @@ def _base_url(value: str) -> str:
 
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Network = Annotated[str, AfterValidator(_network)]
+
+
+def _rate(value: str) -> str:
+    if parse_bytes(value) < 1:
+        raise ValueError(f"{value!r} is no rate; write for example 512MiB, or null for no limit")
+    return value
+
+
+class PeersSection(Section):
+    """Agents of a cluster give weights to each other before they ask the internet."""
+
+    enabled: bool = Field(default=True, description="false: neither ask other agents nor give them anything")
+    listen: str | None = Field(
+        default=None, description="where other agents fetch from; null: node.address and any free port, published in etcd"
+    )
+    max_streams: int = Field(
+        default=8, ge=1, le=1000, description="files given at a time; who comes later waits or asks others"
+    )
+    bytes_per_second: Annotated[str, AfterValidator(_rate)] | None = Field(
+        default="512MiB", description="given to all askers together; null: no limit"
+    )
+    wait_seconds: float = Field(
+        default=60,
+        gt=0,
+        description="how long another agent that fetches the same may get no further before it is not waited for",
+    )
+
+    @property
+    def rate(self) -> int | None:
+        return parse_bytes(self.bytes_per_second) if self.bytes_per_second is not None else None
 
 
 class WeightsSettings(Section):
@@ -50,6 +81,8 @@ class WeightsSettings(Section):
         default=[], description="private, loopback or link-local networks that sources may lead to"
     )
     ca_file: Path | None = Field(default=None, description="certificate authorities to trust instead of the system's")
+
+    peers: PeersSection = PeersSection()
 
     proxy: BaseUrl | None = Field(default=None, description="HTTP proxy for sources; other agents are reached directly")
     no_proxy: list[str] = Field(default=[], description="hosts, and domains with a leading dot, that are reached directly")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
@@ -17,16 +18,24 @@ from .catalog import Catalog, LocalRecord
 from .client import Client, Target
 from .disk import FULL, free_bytes, no_space
 from .download import Downloader, Place
-from .errors import DiskError, InUseError, MetadataError, SourceInvalidError, SourceNotFoundError
+from .errors import (
+    DiskError,
+    InUseError,
+    MetadataError,
+    NoSpaceError,
+    SourceInvalidError,
+    SourceNotFoundError,
+    WeightsError,
+)
 from .guard import Guard, Resolve, system_resolve
 from .job import Job
 from .layout import Layout
 from .locks import held
 from .manifest import Manifest
 from .model_facts import ModelFacts
-from .peers import Peer, PeerSource, blob_url
+from .peers import Peer, PeerSource, Sharing, Turn, blob_url
 from .proxy import Proxy
-from .receive import FileWish, Meter
+from .receive import Fetched, FileWish, Meter
 from .resolve import Plan, PlannedFile, Resolver, to_manifest
 from .settings import WeightsSettings
 from .sources import FileSource, HubSource, UrlSource, parse_source, source_key
@@ -72,6 +81,7 @@ class WeightStore:
         self._downloader = Downloader(self._client, self._layout, settings, clock, self._executor, boot_id)
         self._slots = asyncio.Semaphore(settings.parallel_files)
         self._jobs: dict[str, Job] = {}
+        self._sharing: dict[str, list[Job]] = {}
 
     async def __aenter__(self) -> WeightStore:
         return self
@@ -173,48 +183,98 @@ class WeightStore:
         await self._work(self._catalog.want, key, digests, [each.wish.part for each in plan.files])
         job.meters = {each.wish.path: Meter(total=each.wish.size) for each in plan.files}
         needed = await self._work(self._still_needed, plan, known[1] if known is not None else None)
-        await self._work(self._catalog.make_room, key, plan.source, needed)
+        if await self._work(self._catalog.make_room, key, plan.source, needed):
+            self._tell_peers()
         job.phase = "fetching"
         results: dict[str, tuple[Digest, int]] = {}
 
         async def one(file: PlannedFile) -> None:
-            results[file.wish.path] = await self._fetch_file(key, file, job.meters[file.wish.path])
+            results[file.wish.path] = await self._fetch_file(key, file, job.meters[file.wish.path], job.turn)
 
+        async with self._turn(job, plan):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for file in plan.files:
+                        group.create_task(one(file))
+            except BaseExceptionGroup as failures:
+                raise _first(failures) from None
+            manifest = to_manifest(plan, {each.wish.path: results[each.wish.path] for each in plan.files})
+            return manifest, await self._work(self._catalog.commit, key, manifest)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, job: Job, plan: Plan) -> AsyncIterator[None]:
+        """This node's place among those that fetch the same content, if there are others and the content is known."""
+        content = plan.content
+        if self._peers is None or content is None:
+            yield
+            self._tell_peers()
+            return
+        job.digests = [each.wish.digest for each in plan.files if each.wish.digest is not None]
+        self._sharing.setdefault(content, []).append(job)
         try:
-            async with asyncio.TaskGroup() as group:
-                for file in plan.files:
-                    group.create_task(one(file))
-        except BaseExceptionGroup as failures:
-            raise _first(failures) from None
-        manifest = to_manifest(plan, {each.wish.path: results[each.wish.path] for each in plan.files})
-        return manifest, await self._work(self._catalog.commit, key, manifest)
+            async with self._peers.turn(content, lambda: sum(each.on_disk for each in job.meters.values())) as job.turn:
+                yield
+        finally:
+            job.turn = None
+            self._sharing[content].remove(job)
+            if not self._sharing[content]:
+                del self._sharing[content]
+            self._tell_peers()
 
-    async def _fetch_file(self, key: str, file: PlannedFile, meter: Meter) -> tuple[Digest, int]:
+    async def _fetch_file(self, key: str, file: PlannedFile, meter: Meter, turn: Turn | None) -> tuple[Digest, int]:
         wish = file.wish
 
         def look() -> None:
             meter.on_disk = max(meter.on_disk, _size(self._layout.part(wish.part)))
 
-        async with held(self._layout.lock(wish.part), self._clock, waiting=look), self._slots:
+        async with held(self._layout.lock(wish.part), self._clock, waiting=look):
             if wish.digest is not None and (blob := self._layout.blob(wish.digest)).exists():
                 meter.total = meter.on_disk = _size(blob)
                 return wish.digest, meter.on_disk
-            fetched = await self._downloader.fetch(wish, [*await self._peer_places(wish), *file.places], meter)
+            fetched = await self._from_peers(wish, meter, turn) if turn is not None and wish.digest is not None else None
+            if fetched is None:
+                async with self._slots:
+                    fetched = await self._downloader.fetch(wish, file.places, meter)
             await self._work(self._catalog.adopt, key, wish, fetched)
             meter.total = meter.on_disk = fetched.size
             meter.verifying = False
             return fetched.digest, fetched.size
 
-    async def _peer_places(self, wish: FileWish) -> Sequence[Place]:
-        peers = self._peers
-        if peers is None or wish.digest is None:
-            return []
+    async def _from_peers(self, wish: FileWish, meter: Meter, turn: Turn) -> Fetched | None:
+        """Until it is here, or it is this node's turn to ask the source: then None."""
+        digest = wish.digest
+        assert digest is not None, "what has no digest is not asked of peers"
 
-        def place(peer: Peer, digest: Digest) -> Place:
+        def place(peer: Peer) -> Place:
             target = Target(blob_url(peer.base_url, digest), peer.headers, trusted=True, tls=peer.tls)
-            return Place(target, optional=True, drop=lambda reason: peers.dropped(peer, reason))
+            return Place(target, optional=True, left=lambda error: turn.left(peer, str(digest), error), hurried=True)
 
-        return [place(each, wish.digest) for each in await peers.peers(str(wish.digest))]
+        while peers := await turn.peers(str(digest)):
+            async with self._slots:
+                try:
+                    return await self._downloader.fetch(wish, [place(each) for each in peers], meter)
+                except (NoSpaceError, DiskError):
+                    raise
+                except WeightsError:
+                    continue  # each of them was told to the turn
+        return None
+
+    def _tell_peers(self) -> None:
+        if self._peers is not None:
+            self._peers.changed()
+
+    async def sharing(self, content: str) -> Sharing | None:
+        """How far this node is with a content that it fetches now; None when it does not."""
+        jobs = self._sharing.get(content)
+        return await self._work(self._share, jobs[0]) if jobs else None
+
+    def _share(self, job: Job) -> Sharing:
+        ready = tuple(str(each) for each in job.digests if self._layout.blob(each).exists())
+        return Sharing(sum(each.on_disk for each in list(job.meters.values())), ready)
+
+    async def contents(self) -> Sequence[str]:
+        """The contents that are here whole, what was used last first."""
+        return await self._work(self._catalog.contents)
 
     def _still_needed(self, plan: Plan, record: LocalRecord | None) -> int:
         """Bytes to fetch, less what unfinished downloads already have. Blocking."""
@@ -308,24 +368,21 @@ class WeightStore:
         if not isinstance(parsed, FileSource):
             await self._work(change, source_key(parsed.canonical), owner)
 
-    async def remove(self, source: str) -> int:
+    async def remove(self, source: str, *, idle: Collection[str] = ()) -> int:
         """Removes stored weights; ``source`` as it was asked for, or the key. Returns the bytes freed.
+
+        ``idle`` owners run nothing at the moment, so that their pins do not count.
 
         Raises SourceNotFoundError (not stored, or used in place) and InUseError (pinned, or being fetched).
         """
-        try:
-            parsed = parse_source(source)
-        except SourceInvalidError:
-            key = source
-        else:
-            if isinstance(parsed, FileSource):
-                raise SourceNotFoundError(
-                    f"{source} is used where it lies and was never copied; delete it there if that is meant"
-                )
-            key = source_key(parsed.canonical)
+        key = self._key(source)
+        if key is None:
+            raise SourceNotFoundError(f"{source} is used where it lies and was never copied; delete it there if that is meant")
         if key in self._jobs:
             raise InUseError(f"{source} is being fetched; stop what waits for it first")
-        return await self._work(self._catalog.remove, key)
+        freed = await self._work(self._catalog.remove, key, idle)
+        self._tell_peers()
+        return freed
 
     async def list(self) -> Sequence[Stored]:
         return await self._work(self._list)
@@ -349,14 +406,36 @@ class WeightStore:
                     record.last_used_at,
                     self._catalog.owners(key),
                     weights.facts,
+                    record.content,
                 )
             )
         return found
 
-    async def verify(self, source: str) -> Sequence[str]:
-        """Reads everything again; files with wrong bytes are removed and named, and the next :meth:`ensure` fetches them."""
-        parsed = parse_source(source)
-        return [] if isinstance(parsed, FileSource) else await self._work(self._catalog.verify, source_key(parsed.canonical))
+    async def verify(self, source: str, *, read: Callable[[int], None] = lambda _: None) -> Sequence[str]:
+        """Reads everything again; files with wrong bytes are removed and named, and the next :meth:`ensure` fetches them.
+
+        ``source`` as it was asked for, or the key. ``read`` hears in a thread how many more bytes were read; what it raises
+        ends all.
+        """
+        key = self._key(source)
+        if key is None:
+            return []
+        wrong = await self._work(self._catalog.verify, key, read)
+        self._tell_peers()
+        return wrong
+
+    @staticmethod
+    def _key(source: str) -> str | None:
+        """None for what is used in place."""
+        try:
+            parsed = parse_source(source)
+        except SourceInvalidError:
+            return source
+        return None if isinstance(parsed, FileSource) else source_key(parsed.canonical)
+
+    async def free_bytes(self) -> int:
+        """What downloads may still take on the disk."""
+        return await self._work(free_bytes, self._layout.root, self._settings.reserve_bytes)
 
     async def sweep(self) -> int:
         """Removes what crashes left behind and stale unfinished downloads. Call at start and now and then."""

@@ -13,7 +13,10 @@ Phase = Literal["waiting", "resolving", "fetching", "verifying", "ready"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a source is. ``bytes_fetched`` came over the network in this attempt; ``rate`` is in bytes per second."""
+    """How far a source is. ``bytes_fetched`` came over the network in this attempt; ``rate`` is in bytes per second.
+
+    ``waits_for``: the node that fetches the same and will give it to this one.
+    """
 
     source: str
     phase: Phase
@@ -24,6 +27,7 @@ class Progress:
     files_done: int
     files_total: int
     place: str
+    waits_for: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry of :meth:`WeightStore.list`. Times are Unix seconds."""
+    """An entry of :meth:`WeightStore.list`. Times are Unix seconds; ``content`` is a digest of all names and contents."""
 
     source: str
     key: str
@@ -58,6 +62,7 @@ class Stored:
     last_used_at: float
     pinned_by: list[str]
     facts: ModelFacts | None
+    content: str
 
 
 @dataclass(frozen=True)

@@ -3,36 +3,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, web
 
-from llmgw_agent.weights import Manifest, Peer, peer_app
-from llmgw_agent.weights.peers import Rate
+from llmgw_agent.weights import Manifest, peer_app
+from llmgw_agent.weights.serve import Rate
 from llmgw_agent.weights.sources import source_key
 from llmgw_base.clock import SystemClock
 from llmgw_testing.clock import FakeClock
 from llmgw_testing.file_server import Fault, FileServer
 from llmgw_testing.hub_server import HubServer
-from llmgw_testing.weights import MIB, data, opened, sha256
+from llmgw_testing.weights import MIB, Known, data, opened, sha256
 
 BIG = data(2 * MIB, seed=21)
-
-
-class Known:
-    """A PeerSource with fixed peers that remembers who was dropped."""
-
-    def __init__(self, *urls: str) -> None:
-        self.list = [Peer(each, {"Authorization": "Bearer t"}) for each in urls]
-        self.gone: list[str] = []
-
-    async def peers(self, digest: str) -> Sequence[Peer]:
-        return self.list
-
-    def dropped(self, peer: Peer, reason: str) -> None:
-        self.gone.append(peer.base_url)
 
 
 @contextlib.asynccontextmanager
@@ -148,7 +134,7 @@ def test_a_peer_serves_only_so_many_at_once(tmp_path: Path) -> None:
                 async with session.get(blob) as first:
                     assert first.status == 200
                     async with session.get(blob) as second:
-                        assert (second.status, second.headers["Retry-After"]) == (503, "5")
+                        assert (second.status, second.headers["Retry-After"]) == (503, "2")
 
     asyncio.run(run())
 

@@ -3,19 +3,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import ssl
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from llmgw_agent.weights import AddressRefusedError, Peer, SourceUnavailableError, peer_app
+from llmgw_agent.weights import AddressRefusedError, SourceUnavailableError, peer_app
 from llmgw_base.clock import SystemClock
 from llmgw_base.config import TlsSection
 from llmgw_testing.etcd_tls import TestAuthority
 from llmgw_testing.file_server import Fault, FileServer
 from llmgw_testing.wait import eventually
-from llmgw_testing.weights import MIB, data, opened, sha256
+from llmgw_testing.weights import MIB, Known, data, opened, sha256
 
 BIG = data(2 * MIB, seed=51)
 
@@ -112,16 +111,11 @@ def test_peers_know_each_other_by_certificate(tmp_path: Path, known: bool) -> No
             await site.start()
             url = f"https://127.0.0.1:{runner.addresses[0][1]}"
 
-            class Fixed:
-                async def peers(self, digest: str) -> Sequence[Peer]:
-                    return [Peer(url, tls=mine)]
-
-                def dropped(self, peer: Peer, reason: str) -> None:
-                    raise AssertionError(reason)
-
-            async with opened(tmp_path / "b", peers=Fixed()) as taker:
+            peers = Known(url, tls=mine)
+            async with opened(tmp_path / "b", peers=peers) as taker:
                 assert (await taker.ensure(source)).path.read_bytes() == BIG
             await runner.cleanup()
+            assert peers.gone == []
             assert server.sent("/m.bin") == (1 if known else 2) * len(BIG)
 
     asyncio.run(run())
