@@ -20,8 +20,12 @@ from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.watch import HardwareWatch
 from llmgw_agent.host.inventory import memory_for_engines
 from llmgw_agent.host.memory import read_memory
+from llmgw_agent.install.archives import Archives
+from llmgw_agent.install.choose import Kind
 from llmgw_agent.install.environments import Environments
+from llmgw_agent.install.fleet import Fleet
 from llmgw_agent.install.installer import Installer
+from llmgw_agent.install.node_settings import NodeSettings
 from llmgw_agent.live import LiveHardware, live_hardware, shards_here
 from llmgw_agent.lock import NameLock, StateLock
 from llmgw_agent.membership import find_cluster, objection_now, wait_for_name
@@ -81,6 +85,7 @@ class App:
         self._registry = new_registry("llmgw-agent", __version__)
         self._token: str | None = None
         self._secret: str | None = None
+        self._gpu_classes: Callable[[], frozenset[str]] = frozenset
         self._shared: SharedWeights
 
     async def run(self, stop: Stop, notifier: Notifier) -> None:
@@ -103,6 +108,7 @@ class App:
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
+            self._gpu_classes = lambda: frozenset(each.gpu_class for each in hardware.devices.gpus)
             bandwidth = Bandwidth(context, store, hardware, lambda: self._secret)
             context.measure = bandwidth.measure
             context.fabric_env = lambda: dict(hardware.devices.topology.get("nccl_env", {}))
@@ -181,6 +187,7 @@ class App:
                 group.create_task(hardware.run(), name="hardware")
                 group.create_task(node.introduce(), name="inventory")
                 group.create_task(FabricMaps(context, store, hardware).run(), name="fabrics")
+                group.create_task(context.installer.settings.follow(), name="engine settings")
                 group.create_task(context.installer.clean(), name="old engines")
                 group.create_task(keep_tidy(context.weights, self._clock), name="old weights")
                 group.create_task(self._shared.run(context.weights), name="shared weights")
@@ -217,6 +224,9 @@ class App:
         objection = partial(objection_now, state, store)
         environments = Environments(config.state_dir / "engines")
         install = {str(name): each for name, each in config.engines.install.items()}
+        engines_changed = asyncio.Event()
+        fleet = Fleet(store, environments.root, engines_changed.set, clock)
+        settings = NodeSettings(install, fleet, lambda: Kind(config.node.labels, self._gpu_classes()))
         problems: dict[str, str] = {}
         return Context(
             config=config,
@@ -226,8 +236,11 @@ class App:
             objection=objection,
             publisher=Publisher(store, clock, prefixes, config.lease_ttl, objection),
             state=state,
-            drivers=make_drivers(config.engines.llama_server, environments, install, config.engines.llama_rpc_server),
-            installer=Installer(environments, install, clock, partial(_note, problems)),
+            drivers=make_drivers(config.engines.llama_server, environments, settings.default, config.engines.llama_rpc_server),
+            installer=Installer(
+                environments, settings, clock, partial(_note, problems), Archives(weights), engines_changed.set
+            ),
+            engines_changed=engines_changed,
             problems=problems,
             gpus=Gpus(clock),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),

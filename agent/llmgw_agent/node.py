@@ -27,8 +27,8 @@ class NodePublisher:
         self._inventory: InventoryRecord | None = None
 
     async def introduce(self) -> None:
-        """Tells what the node is, then that it is alive, then for ever what has changed: a quarantine at once, an engine that
-        is installed later within a minute.
+        """Tells what the node is, then that it is alive, then for ever what has changed: a quarantine or an
+        engine that was installed at once, one that somebody else installed within a minute.
         """
         await self._hardware.first()
         await self._publish_inventory(whole=True)
@@ -37,15 +37,16 @@ class NodePublisher:
         due = clock.monotonic() + INVENTORY_EVERY
         while True:
             await clock.sleep(LEAST_PAUSE)
-            changed = await self._changed(due - clock.monotonic())
-            await self._publish_inventory(whole=not changed)
-            if not changed:
+            whole = not await self._changed(due - clock.monotonic()) or self._context.engines_changed.is_set()
+            await self._publish_inventory(whole=whole)
+            if whole:
                 due = clock.monotonic() + INVENTORY_EVERY
 
     async def _changed(self, limit: float) -> bool:
-        """Waits until the hardware has changed, at most so many seconds; whether it has."""
+        """Waits until the hardware or the engines have changed, at most so many seconds; whether the hardware has."""
         changed = asyncio.create_task(self._hardware.changed.wait())
-        waits = {changed, asyncio.create_task(self._context.clock.sleep(max(0.0, limit)))}
+        engines = asyncio.create_task(self._context.engines_changed.wait())
+        waits = {changed, engines, asyncio.create_task(self._context.clock.sleep(max(0.0, limit)))}
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return changed.done()
@@ -80,6 +81,7 @@ class NodePublisher:
         self._hardware.changed.clear()
         devices = self._hardware.devices
         if whole or self._inventory is None:
+            context.engines_changed.clear()
             self._inventory = await asyncio.to_thread(read_inventory, context.config, context.drivers, devices)
         else:
             facts = {"gpus": devices.gpus, "topology": devices.topology, "problems": devices.problems}

@@ -21,11 +21,12 @@ from llmgw_agent.engines.vllm import Vllm
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.environments import Environments
 from llmgw_agent.install.recipes import RECIPES
+from llmgw_agent.install.shelf import Shelf
 from llmgw_agent.shard.exits import classify
 from llmgw_proto.engines import check_args
 from llmgw_proto.records import AssignmentRecord
 
-NOWHERE = Environments(Path("/nonexistent"))
+NOWHERE = Shelf(Environments(Path("/nonexistent")))
 VLLM, SGLANG = Vllm(NOWHERE), Sglang(NOWHERE)
 PLACE = Place("127.0.0.1", 4321, "secret-key")
 HOST = Host(memory_limit=1 << 40, memory_free=1 << 40)

@@ -9,22 +9,19 @@ from pathlib import Path
 
 from llmgw_agent.engines.base import Located, Pattern
 from llmgw_agent.engines.client import EngineClient
-from llmgw_agent.install.environments import Environments
-from llmgw_agent.install.settings import EngineInstall
+from llmgw_agent.install.shelf import Shelf
 from llmgw_proto.records import AssignmentRecord, EngineInfo
 
 GIB = 1 << 30
 
 
 class EnvironmentEngine:
-    """``settings``: what this node installs when the engine is wanted; None if nothing."""
-
-    def __init__(self, name: str, environments: Environments, settings: EngineInstall | None) -> None:
+    def __init__(self, name: str, shelf: Shelf) -> None:
         self.name = name
-        self._environments, self._settings = environments, settings
+        self._shelf = shelf
 
     def locate(self) -> Located | None:
-        environment = self._environments.current(self.name)
+        environment = self._shelf.environments.current(self.name)
         return environment.located if environment is not None else None
 
     def worker_listens(self, wish: AssignmentRecord) -> bool:
@@ -32,14 +29,7 @@ class EnvironmentEngine:
 
     def inventory(self) -> list[EngineInfo]:
         """Every version that is here, and the one that can be installed."""
-        found = [
-            EngineInfo(name=self.name, version=each.note.version, detail=each.located.detail)
-            for each in self._environments.all(self.name)
-        ]
-        settings = self._settings
-        if settings is not None and all(each.version != settings.version for each in found):
-            found.append(EngineInfo(name=self.name, version=settings.version, detail="will be installed when it is needed"))
-        return found
+        return self._shelf.listed(self.name)
 
 
 def given(args: Sequence[str], *flags: str) -> bool:

@@ -19,9 +19,10 @@ from llmgw_agent.engines.llamacpp_memory import memory_needed
 from llmgw_agent.engines.llamacpp_rpc import find_rpc_server, head_arguments, worker_argv
 from llmgw_agent.engines.weights import check_gguf, path_of
 from llmgw_agent.errors import RejectedError
+from llmgw_agent.install.shelf import Shelf
 from llmgw_agent.weights import check_loadable
 from llmgw_proto.engines import check_args, check_env
-from llmgw_proto.records import AssignmentRecord, ShardRole
+from llmgw_proto.records import AssignmentRecord, EngineInfo, ShardRole
 
 MIB = 1 << 20
 #: llama-server keeps finished prompts in host memory, up to 8 GiB unless told otherwise; nobody set that memory aside.
@@ -69,12 +70,15 @@ class LlamaCpp:
         ),
     )
 
-    def __init__(self, binary: str | None = None, rpc_server: str | None = None) -> None:
+    def __init__(
+        self, binary: str | None = None, rpc_server: str | None = None, *, shelf: Shelf | None = None
+    ) -> None:
         """
         Args:
             binary, rpc_server: paths of llama-server and of llama.cpp's RPC server; None: wherever they are found.
         """
         self._binary, self._rpc_server = binary, rpc_server
+        self._shelf = shelf or Shelf()
         self._located: Located | None = None
 
     def locate(self) -> Located | None:
@@ -101,6 +105,18 @@ class LlamaCpp:
         version = importlib.metadata.version("xllamacpp")
         # -P: never a module from the folder that the agent happens to run in.
         return Located(version, f"package xllamacpp of {sys.executable}", (sys.executable, "-P", "-m", _LAUNCHER))
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the configuration names the program: it then runs unless another version is wished."""
+        return self._binary is not None
+
+    def inventory(self) -> list[EngineInfo]:
+        """What the host has, every version that the agent installed, and the one that it can install."""
+        host = self.locate()
+        usual = host is not None and (self.explicit or self._shelf.default(self.name) is None)
+        found = [] if host is None else [EngineInfo(name=self.name, version=host.version, detail=host.detail, default=usual)]
+        return found + self._shelf.listed(self.name, preferred=not usual)
 
     def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
         problem = check_args(self.name, wish.args) or check_env(wish.env)
@@ -148,16 +164,16 @@ class LlamaCpp:
         if not _given(wish.args, "--metrics"):
             argv.append("--metrics")
         if place.gang is not None:
-            if located.argv[-1] == _LAUNCHER:
+            if _is_package(located):
                 raise RejectedError(
                     "the xllamacpp package cannot use other nodes: install a llama-server that was built with GGML_RPC on this "
                     "node, or let the agent install one"
                 )
             argv += head_arguments(wish, place.gang)
         arguments = [*argv[len(located.argv) :], *wish.args]
-        if located.argv[-1] == _LAUNCHER:
+        if _is_package(located):
             _check_launcher(arguments)
-        environment = {**wish.env, "LLAMA_API_KEY": place.api_key, "PYTHONUNBUFFERED": "1"}
+        environment = {**wish.env, "LLAMA_API_KEY": place.api_key, "PYTHONUNBUFFERED": "1", **marks_of(located)}
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(wish.gpus)
         return Launch([*located.argv, *arguments], environment)
@@ -198,6 +214,16 @@ class LlamaCpp:
         except EngineSilentError:
             slots = None
         return replace(facts, max_concurrency=len(slots)) if isinstance(slots, list) and slots else facts
+
+
+def marks_of(located: Located) -> dict[str, str]:
+    """Tells that the environment it runs from is in use; and nothing of the agent's own Python gets in."""
+    return {} if located.home is None else {"VIRTUAL_ENV": str(located.home), "PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+
+
+def _is_package(located: Located) -> bool:
+    """Whether it is the server of the xllamacpp package, which takes fewer arguments and cannot use other nodes."""
+    return located.argv[-1] == _LAUNCHER or located.argv[-1].endswith("xllamacpp_server.py")
 
 
 def _given(args: Sequence[str], *flags: str) -> bool:

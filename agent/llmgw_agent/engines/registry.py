@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 
 from llmgw_agent.engines.base import Driver
 from llmgw_agent.engines.command import Command
@@ -13,7 +12,7 @@ from llmgw_agent.engines.sglang import Sglang
 from llmgw_agent.engines.vllm import Vllm
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.environments import Environments
-from llmgw_agent.install.settings import EngineInstall
+from llmgw_agent.install.shelf import Shelf
 from llmgw_proto.records import EngineInfo
 
 Drivers = Mapping[str, Driver]
@@ -22,16 +21,15 @@ Drivers = Mapping[str, Driver]
 def make_drivers(
     llama_server: str | None = None,
     environments: Environments | None = None,
-    install: Mapping[str, EngineInstall] | None = None,
+    default: Callable[[str], str | None] = lambda _: None,
     llama_rpc_server: str | None = None,
 ) -> Drivers:
-    """``environments``: where the agent installs engines; ``install``: what it may install, by engine."""
-    installed_ones = environments or Environments(Path("/nonexistent"))
-    settings = install or {}
+    """``environments``: where the agent installs engines; ``default``: the version of an engine that it installs, if any."""
+    shelf = Shelf(environments, default)
     drivers: Iterable[Driver] = (
-        LlamaCpp(llama_server, llama_rpc_server),
-        Vllm(installed_ones, settings.get("vllm")),
-        Sglang(installed_ones, settings.get("sglang")),
+        LlamaCpp(llama_server, llama_rpc_server, shelf=shelf),
+        Vllm(shelf),
+        Sglang(shelf),
         Command(),
     )
     return {driver.name: driver for driver in drivers}
@@ -51,7 +49,7 @@ def installed(drivers: Drivers) -> list[EngineInfo]:
     """
     infos: list[EngineInfo] = []
     for driver in drivers.values():
-        if isinstance(driver, EnvironmentEngine):
+        if isinstance(driver, EnvironmentEngine | LlamaCpp):
             infos += driver.inventory()
         elif (located := driver.locate()) is not None:
             infos.append(EngineInfo(name=driver.name, version=located.version, detail=located.detail))

@@ -21,8 +21,7 @@ from llmgw_agent.engines.facts import listed_facts
 from llmgw_agent.engines.hf_folder import check_hf, check_parallel
 from llmgw_agent.engines.weights import path_of
 from llmgw_agent.errors import RejectedError
-from llmgw_agent.install.environments import Environments
-from llmgw_agent.install.settings import EngineInstall
+from llmgw_agent.install.shelf import Shelf
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
 
@@ -99,8 +98,8 @@ class Vllm(EnvironmentEngine):
         *COMMON_PATTERNS,
     )
 
-    def __init__(self, environments: Environments, settings: EngineInstall | None = None) -> None:
-        super().__init__("vllm", environments, settings)
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__("vllm", shelf)
 
     def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
         problem = check_args(self.name, wish.args) or check_env(wish.env)

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgw_agent.install import smoke
+from llmgw_agent.install import compile as from_source
+from llmgw_agent.install import packages, programs
+from llmgw_agent.install.archives import Archives
+from llmgw_agent.install.bench import Bench
 from llmgw_agent.install.environments import Environment, Environments, Note, read, write_note
 from llmgw_agent.install.errors import InstallFailedError, InstallRefusedError
-from llmgw_agent.install.explain import explain
+from llmgw_agent.install.index import find_source_package
 from llmgw_agent.install.locks import Lock
-from llmgw_agent.install.plan import (
-    Wanted,
-    check_lock,
-    compile_arguments,
-    count_packages,
-    environment_name,
-    install_arguments,
-    venv_arguments,
-)
-from llmgw_agent.install.progress import Downloads, Phase, Progress, Step
-from llmgw_agent.install.run import Done, environment, find_uv, run
+from llmgw_agent.install.plan import Wanted, check_lock, environment_name, packed_lock, read_packed_lock
+from llmgw_agent.install.progress import Phase, Progress, Step
+from llmgw_agent.install.smoke import Found
 from llmgw_base.clock import Clock
 from llmgw_proto.records.model import parse_bytes
-
-SMOKE_SECONDS = 600.0
-#: Of the whole installation's progress.
-DOWNLOADS_SHARE = 0.65
-_TELLING = ("Downloading ", "Downloaded ", "Building ", "Built ", "Prepared ", "Resolved ", "Installed ", "Preparing ")
 
 
 @dataclass(slots=True)
@@ -40,6 +30,7 @@ class Builder:
     environments: Environments
     clock: Clock
     progress: Progress
+    archives: Archives = field(default_factory=Archives)
 
     async def resolve(self, wanted: Wanted) -> str:
         """Returns the lock; resolves the requirements and keeps the result if there is none yet.
@@ -47,15 +38,18 @@ class Builder:
         Raises:
             InstallRefusedError, InstallFailedError: there is none, or none can be made.
         """
-        if wanted.lock.exists() or not wanted.requirements:
+        if wanted.packed is not None and wanted.packed.sha256 is not None and wanted.packed.location.startswith(("/", "http")):
+            return packed_lock(wanted, wanted.packed.location, wanted.packed.sha256)
+        if wanted.lock.exists() or (wanted.packed is None and not wanted.requirements):
             text = await asyncio.to_thread(_read_lock, wanted)
         else:
-            async with self._locked(wanted, wanted.lock.stem) as lock:
-                text = (
-                    await asyncio.to_thread(_read_lock, wanted) if wanted.lock.exists() else await self._compile(wanted, lock)
-                )
+            async with self._bench(wanted, wanted.lock.stem) as bench:
+                if wanted.lock.exists():
+                    text = await asyncio.to_thread(_read_lock, wanted)
+                else:
+                    text = await self._find_source(bench) if wanted.packed is not None else await packages.resolve(bench)
         check_lock(wanted, text)
-        return text
+        return packed_lock(wanted, *read_packed_lock(wanted, text)) if wanted.packed is not None else text
 
     async def build(self, wanted: Wanted, lock_text: str) -> Environment:
         """Returns the environment at its place, built unless it is there.
@@ -65,13 +59,17 @@ class Builder:
         """
         name = environment_name(wanted, lock_text.encode())
         target = self._folder(wanted) / name
-        async with self._locked(wanted, name) as lock:
+        async with self._bench(wanted, name) as bench:
             if (there := read(target)) is not None:
                 return there
             self._check_disk(wanted)
             building = target.with_name(f".building-{name}")
             try:
-                return await self._build(wanted, lock_text, building, target, lock)
+                # Left by an installation that was killed.
+                await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+                found = await self._fill(bench, lock_text, building)
+                bench.tell(Phase.SWITCHING, 0.99)
+                return self._finish(wanted, lock_text, found, building, target)
             except OSError as error:
                 raise InstallFailedError(f"{wanted.title} cannot be written to {target}: {error.strerror}") from error
             finally:
@@ -79,56 +77,45 @@ class Builder:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    async def _compile(self, wanted: Wanted, lock: Lock) -> str:
-        self._tell(wanted, Phase.RESOLVING, 0.02)
-        with tempfile.TemporaryDirectory(prefix=".resolving-", dir=self._folder(wanted)) as scratch:
-            inputs, overrides, output = _write_inputs(Path(scratch), wanted)
-            await self._uv(wanted, compile_arguments(wanted, inputs, overrides, output), lock, Phase.RESOLVING, 0.02)
-            return _keep_lock(output, wanted.lock)
+    async def _fill(self, bench: Bench, lock: str, building: Path) -> Found:
+        packed = bench.wanted.packed
+        if packed is None:
+            return await packages.install(bench, lock, building)
+        location, sha256 = read_packed_lock(bench.wanted, lock)
+        if packed.build is not None:
+            return await from_source.install(bench, location, sha256, building)
+        return await programs.install(bench, location, sha256, building)
 
-    async def _build(self, wanted: Wanted, text: str, building: Path, target: Path, lock: Lock) -> Environment:
-        # Left by an installation that was killed.
-        await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
-        self._tell(wanted, Phase.INSTALLING, 0.1, f"{count_packages(text)} packages")
-        await self._uv(wanted, venv_arguments(wanted, building), lock, Phase.INSTALLING, 0.1)
-        python, pinned = building / "bin" / "python", building / "llmgw-lock.txt"
-        # What was checked is what is installed, whatever happens to the file meanwhile.
-        pinned.write_text(text)
-        await self._uv(wanted, install_arguments(wanted, pinned, python), lock, Phase.INSTALLING, 0.15)
-        self._tell(wanted, Phase.TESTING, 0.85)
-        argv = [str(python), *smoke.arguments(wanted)]
-        found = smoke.judge(wanted, await self._run(wanted, argv, lock, SMOKE_SECONDS))
-        self._tell(wanted, Phase.SWITCHING, 0.99)
-        note = Note(wanted.recipe.engine, wanted.version, found.version, found.devices, self.clock.wall())
+    async def _find_source(self, bench: Bench) -> str:
+        """Asks the index once for the source package; what it says of the digest is kept."""
+        wanted = bench.wanted
+        bench.tell(Phase.RESOLVING, 0.01)
+        location, sha256 = await find_source_package(wanted)
+        output = wanted.lock.with_name(f".{wanted.lock.name}")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(f"{location} --hash=sha256:{sha256}\n")
+        return packages.keep_lock(output, wanted.lock)
+
+    def _finish(self, wanted: Wanted, lock: str, found: Found, building: Path, target: Path) -> Environment:
+        note = Note(
+            wanted.recipe.engine,
+            wanted.version,
+            found.version,
+            found.devices,
+            self.clock.wall(),
+            found.program,
+            hashlib.sha256(lock.encode()).hexdigest(),
+        )
         environment = _put_in_place(building, target, note)
         if environment is None:
             raise InstallFailedError(f"{wanted.title}: {target} is gone as soon as it was made; something else writes there")
         return environment
 
-    async def _uv(self, wanted: Wanted, arguments: list[str], lock: Lock, phase: Phase, fraction: float) -> None:
-        downloads = Downloads()
-
-        def on_line(line: str) -> None:
-            downloads.hear(line)
-            if line.strip().startswith(_TELLING):
-                self._tell(wanted, phase, fraction + DOWNLOADS_SHARE * downloads.fraction, line.strip()[:120])
-
-        done = await self._run(wanted, [*find_uv(), *arguments], lock, wanted.settings.timeout_seconds, on_line)
-        if done.status != 0:
-            reason = explain(done.status, done.lines)
-            kind = InstallRefusedError if reason.final else InstallFailedError
-            raise kind(f"{wanted.title} cannot be installed: {reason.text} (log: {self._log(wanted)})")
-
-    async def _run(
-        self, wanted: Wanted, argv: list[str], lock: Lock, limit: float, on_line: Callable[[str], None] = lambda _: None
-    ) -> Done:
-        cache = self.environments.root / ".cache"
-        return await run(argv, environment(cache), self._log(wanted), limit=limit, hold=lock.fd, on_line=on_line)
-
     # --- small --------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _locked(self, wanted: Wanted, name: str) -> AsyncIterator[Lock]:
+    async def _bench(self, wanted: Wanted, name: str) -> AsyncIterator[Bench]:
+        """The work on what is called ``name``, which nobody else does meanwhile."""
         folder = self._folder(wanted)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -137,12 +124,13 @@ class Builder:
             raise InstallFailedError(f"{wanted.title}: {folder} cannot be written: {error.strerror}") from error
         with lock:
             while not lock.take():
-                self._tell(wanted, Phase.WAITING, 0.0, "another installation of the same is under way")
+                waits = "another installation of the same is under way"
+                self.progress(Step(wanted.title, Phase.WAITING, 0.0, waits))
                 await self.clock.sleep(0.2)
-            yield lock
+            yield Bench(wanted, folder, self.environments.root / ".cache", self.archives, lock, self.progress)
 
     def _check_disk(self, wanted: Wanted) -> None:
-        need, folder = parse_bytes(wanted.settings.disk), self._folder(wanted)
+        need, folder = parse_bytes(wanted.disk), self._folder(wanted)
         free = shutil.disk_usage(folder).free
         if free < need:
             raise InstallFailedError(
@@ -153,12 +141,6 @@ class Builder:
     def _folder(self, wanted: Wanted) -> Path:
         return self.environments.folder(wanted.recipe.engine)
 
-    def _log(self, wanted: Wanted) -> Path:
-        return self._folder(wanted) / f"{wanted.version}.log"
-
-    def _tell(self, wanted: Wanted, phase: Phase, fraction: float, text: str = "") -> None:
-        self.progress(Step(wanted.title, phase, fraction, text))
-
 
 def _read_lock(wanted: Wanted) -> str:
     try:
@@ -166,21 +148,6 @@ def _read_lock(wanted: Wanted) -> str:
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InstallRefusedError(f"{wanted.title}: lock {wanted.lock} cannot be read: {cause}; put it there") from error
-
-
-def _write_inputs(scratch: Path, wanted: Wanted) -> tuple[Path, Path | None, Path]:
-    """The files of requirements and of overrides, and where the lock is to go."""
-    requirements, overrides = scratch / "requirements.txt", scratch / "overrides.txt"
-    requirements.write_text("\n".join(wanted.requirements) + "\n")
-    overrides.write_text("\n".join(wanted.settings.overrides) + "\n")
-    return requirements, overrides if wanted.settings.overrides else None, scratch / "lock.txt"
-
-
-def _keep_lock(output: Path, kept: Path) -> str:
-    text = output.read_text()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    output.replace(kept)
-    return text
 
 
 def _put_in_place(building: Path, target: Path, note: Note) -> Environment | None:

@@ -30,6 +30,10 @@ class Note:
     """What the installed package says about itself."""
     devices: str
     installed_at: float
+    program: str = ""
+    """Path inside the environment of the engine's own program; empty: it runs in the environment's Python."""
+    lock: str = ""
+    """sha256 of the lock that it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,17 @@ class Environment:
         return self.path / "bin" / "python"
 
     @property
+    def program(self) -> Path:
+        """What is started: the engine's own program, else Python."""
+        return self.path / self.note.program if self.note.program else self.python
+
+    @property
     def located(self) -> Located:
-        argv = (str(self.python), *RECIPES[self.note.engine].arguments)
-        return Located(self.note.found_version, f"environment {self.path.name}, {self.note.devices}", argv)
+        """Under the version by which it is wished: a program may call itself otherwise."""
+        note = self.note
+        argv = (str(self.program), *(() if note.program else RECIPES[note.engine].arguments))
+        version = note.version if note.program else note.found_version
+        return Located(version, f"environment {self.path.name}, {note.devices}", argv, self.path)
 
     def touch(self) -> None:
         """Remembers that it was used now, so that it is not collected while an engine starts from it."""
@@ -104,11 +116,12 @@ def read(path: Path) -> Environment | None:
     try:
         data = json.loads((path / NOTE).read_text())
         engine, version, found, devices = (str(data[name]) for name in ("engine", "version", "found_version", "devices"))
-        note = Note(engine, version, found, devices, float(data["installed_at"]))
+        more = (str(data.get("program") or ""), str(data.get("lock") or ""))
+        note = Note(engine, version, found, devices, float(data["installed_at"]), *more)
     except (OSError, ValueError, TypeError, KeyError):
         return None
     environment = Environment(path, note)
-    return environment if environment.python.exists() and note.engine in RECIPES else None
+    return environment if note.engine in RECIPES and environment.program.exists() else None
 
 
 def write_note(path: Path, note: Note) -> None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmgw_agent.install.archives import Archives
 from llmgw_agent.install.build import Builder
 from llmgw_agent.install.collect import remove, running_environments, superfluous
 from llmgw_agent.install.environments import Environment, Environments, read
 from llmgw_agent.install.errors import InstallError
+from llmgw_agent.install.node_settings import NodeSettings
 from llmgw_agent.install.plan import Wanted, environment_name, want
 from llmgw_agent.install.progress import Progress, Step
 from llmgw_agent.install.recipes import RECIPES
-from llmgw_agent.install.settings import EngineInstall
 from llmgw_base.clock import Clock
 
 #: With an older version to go on with, a failed installation is not tried again at each restart of an engine.
@@ -39,16 +40,20 @@ class _Job:
 
 
 class Installer:
-    """``settings``: by engine. ``alarm`` hears of failed installations that an older version hides."""
+    """``alarm`` hears of failed installations that an older version hides, ``changed`` of each that ended well."""
 
     def __init__(
         self,
         environments: Environments,
-        settings: Mapping[str, EngineInstall],
+        settings: NodeSettings,
         clock: Clock,
         alarm: Alarm = lambda _subject, _text: None,
+        archives: Archives | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._environments, self._settings, self._clock, self._alarm = environments, settings, clock, alarm
+        self.environments, self.settings = environments, settings
+        self._clock, self._alarm, self._changed = clock, alarm, changed
+        self._archives = archives or Archives()
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._failed: dict[tuple[str, str], tuple[float, str]] = {}
 
@@ -80,18 +85,22 @@ class Installer:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _provide(self, engine: str, version: str | None, progress: Progress) -> Environment | None:
-        environments, settings = self._environments, self._settings.get(engine)
+        environments = self.environments
         if engine not in RECIPES:
             return None
-        if settings is None:
-            return await asyncio.to_thread(environments.find, engine, version)
-        configured = version is None or version == settings.version
         fallback = await asyncio.to_thread(environments.find, engine, version)
-        key = (engine, version or settings.version)
+        default = self.settings.default(engine)
+        if (version or default) is None:
+            return fallback
+        configured = version is None or version == default
+        key = (engine, version or default or "")
         failed_at, reason = self._failed.get(key, (float("-inf"), ""))
         if fallback is not None and self._clock.monotonic() - failed_at < RETRY_SECONDS:
             return fallback
         try:
+            settings = await self.settings.find(engine, version)
+            if settings is None:
+                return fallback
             wanted = want(RECIPES[engine], settings, version, environments.folder(engine))
             environment = await self._join(key, wanted, progress)
         except InstallError as error:
@@ -134,7 +143,7 @@ class Installer:
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.warning("installation failed", extra={"fields": {"engine": wanted.title, "cause": str(error)}})
 
-        builder = Builder(self._environments, self._clock, tell)
+        builder = Builder(self.environments, self._clock, tell, self._archives)
         job = _Job(asyncio.create_task(self._work(builder, wanted), name=f"install {wanted.title}"))
         job.task.add_done_callback(over)
         return job
@@ -142,7 +151,7 @@ class Installer:
     async def _work(self, builder: Builder, wanted: Wanted) -> Environment:
         lock = await builder.resolve(wanted)
         engine = wanted.recipe.engine
-        path = self._environments.folder(engine) / environment_name(wanted, lock.encode())
+        path = self.environments.folder(engine) / environment_name(wanted, lock.encode())
         if (there := await asyncio.to_thread(read, path)) is not None:
             return there
         began = self._clock.monotonic()
@@ -151,16 +160,18 @@ class Installer:
         logger.info("engine installed", extra={"fields": fields})
         environment.touch()
         await asyncio.to_thread(self._collect, engine)
+        self._changed()
         return environment
 
     def _collect(self, engine: str) -> None:
-        environments, settings = self._environments, self._settings.get(engine)
+        environments, default = self.environments, self.settings.default(engine)
         known = environments.all(engine)
         current = environments.current(engine)
-        newest = next((each for each in known if settings is not None and each.note.version == settings.version), None)
+        newest = next((each for each in known if each.note.version == default), None)
         needed = {each.path for each in (current, newest) if each is not None}
         running: set[Path] = running_environments(environments.root) if len(known) > len(needed) else set()
-        keep = settings.keep if settings is not None else len(known)
+        kept = self.settings.keep(engine)
+        keep = kept if kept is not None else len(known)
         gone = superfluous(known, needed, running, keep, self._clock.wall())
         for each in gone:
             logger.info("unused engine removed", extra={"fields": {"engine": engine, "path": str(each.path)}})

@@ -12,13 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw_agent.install.errors import InstallRefusedError
-from llmgw_agent.install.recipes import Recipe
-from llmgw_agent.install.settings import EngineInstall, valid_version
+from llmgw_agent.install.recipes import Programs, Recipe
+from llmgw_agent.install.settings import BuildSettings, EngineInstall, valid_version
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Programs, or with ``build`` their source. ``location`` may be a package on the index; the lock then keeps its digest."""
+
+    location: str
+    sha256: str | None
+    build: BuildSettings | None
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One version of one engine, before its lock is read. ``requirements`` is empty when the lock is given."""
+    """One version of one engine, before its lock is read. ``requirements`` is empty when the lock is given.
+
+    With ``packed`` there are no packages: the lock is then one line that names the archive and all that makes a difference.
+    """
 
     recipe: Recipe
     version: str
@@ -27,6 +39,22 @@ class Wanted:
     requirements: tuple[str, ...]
     settings: EngineInstall
     python: str
+    packed: Packed | None = None
+
+    @property
+    def programs(self) -> Programs:
+        """Of an engine that is wanted as a program."""
+        assert self.recipe.programs is not None
+        return self.recipe.programs
+
+    @property
+    def disk(self) -> str:
+        """Free space that it needs."""
+        if self.settings.disk is not None:
+            return self.settings.disk
+        if self.packed is not None and self.packed.build is not None:
+            return self.programs.build_disk
+        return self.recipe.disk
 
     @property
     def title(self) -> str:
@@ -45,6 +73,8 @@ def want(recipe: Recipe, settings: EngineInstall, version: str | None, root: Pat
         valid_version(wanted)
     except ValueError as error:
         raise InstallRefusedError(f"engine {recipe.engine}: version {error}") from error
+    if settings.archive is not None or settings.build is not None:
+        return _want_programs(recipe, settings, wanted, root, python)
     if settings.lock is not None:
         if wanted != settings.version:
             raise InstallRefusedError(
@@ -62,6 +92,42 @@ def want(recipe: Recipe, settings: EngineInstall, version: str | None, root: Pat
     inputs = [requirements, settings.overrides, settings.find_links, settings.index, settings.extra_indexes, python]
     kept = root / "locks" / f"{wanted}-{_digest(json.dumps(inputs).encode())}.txt"
     return Wanted(recipe, wanted, kept, requirements, settings, python)
+
+
+def _want_programs(recipe: Recipe, settings: EngineInstall, wanted: str, root: Path, python: str) -> Wanted:
+    if recipe.programs is None:
+        raise InstallRefusedError(
+            f"engine {recipe.engine} is made of packages; remove archive and build from engines.install.{recipe.engine}, and "
+            "name its packages in lock or requirements"
+        )
+    if settings.archive is None:
+        packed = Packed(recipe.programs.package, settings.sha256 if wanted == settings.version else None, settings.build)
+    elif wanted == settings.version:
+        packed = Packed(settings.archive, settings.sha256, settings.build)
+    else:
+        raise InstallRefusedError(
+            f"engine {recipe.engine} {wanted} is wanted, and this node's archive is for {settings.version}; name one for "
+            f"{wanted} with its sha256 under engines.install.{recipe.engine}.version_overrides, or wish {settings.version}"
+        )
+    inputs = [packed.location, packed.sha256, settings.index, settings.find_links]
+    kept = root / "locks" / f"{wanted}-{_digest(json.dumps(inputs).encode())}.txt"
+    return Wanted(recipe, wanted, kept, (), settings, python, packed)
+
+
+def packed_lock(wanted: Wanted, location: str, sha256: str) -> str:
+    """All that the environment is made from; see :func:`environment_name`."""
+    packed = wanted.packed
+    assert packed is not None
+    how = ["build", *wanted.programs.options, *packed.build.options] if packed.build is not None else ["programs"]
+    return f"{location} --hash=sha256:{sha256}\n# {' '.join(how)}\n"
+
+
+def read_packed_lock(wanted: Wanted, lock: str) -> tuple[str, str]:
+    """Address or path, and sha256. Raises InstallRefusedError."""
+    match = re.match(r"(\S+) --hash=sha256:([0-9a-f]{64})$", lock, re.MULTILINE)
+    if match is None:
+        raise InstallRefusedError(f"{wanted.title}: lock {wanted.lock} is damaged; delete it, and it is made again")
+    return match[1], match[2]
 
 
 def environment_name(wanted: Wanted, lock: bytes) -> str:

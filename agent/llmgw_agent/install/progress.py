@@ -11,6 +11,9 @@ from enum import StrEnum
 class Phase(StrEnum):
     WAITING = "waiting"
     RESOLVING = "resolving"
+    FETCHING = "fetching"
+    UNPACKING = "unpacking"
+    BUILDING = "building"
     INSTALLING = "installing packages"
     TESTING = "testing"
     SWITCHING = "switching"
@@ -55,3 +58,16 @@ class Downloads:
         """0 to 1; 0 while nothing is known."""
         total = sum(self._sizes.values())
         return sum(size for name, size in self._sizes.items() if name in self._come) / total if total else 0.0
+
+
+_PERCENT = re.compile(r"\[\s*(\d{1,3})%\]|\[(\d+)/(\d+)\]")
+
+
+def built(line: str) -> float | None:
+    """How far a build is by a line of make (``[ 42%] Building …``) or ninja (``[17/40] Building …``), 0 to 1."""
+    found = _PERCENT.match(line.strip())
+    if found is None:
+        return None
+    if found[1] is not None:
+        return min(1.0, int(found[1]) / 100)
+    return min(1.0, int(found[2]) / int(found[3])) if int(found[3]) else None

@@ -31,15 +31,21 @@ if importlib.util.find_spec("torch"):
         problem = f"torch {torch.__version__} is built for CUDA {cuda} and cannot use the GPUs that are here"
     elif not cuda:
         devices = "for CPU"
+elif hasattr(module, "get_device_info"):
+    names = [str(each["name"]) for each in module.get_device_info()]
+    devices = ", ".join(each for each in names if not each.startswith("CPU")) or "for CPU"
 print("llmgw-smoke", json.dumps({"version": version, "devices": devices, "problem": problem}))
 """
 _MARK = "llmgw-smoke "
+SMOKE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     version: str
     devices: str
+    program: str = ""
+    """Path inside the environment, for an engine that is a program."""
 
 
 def arguments(wanted: Wanted) -> list[str]:

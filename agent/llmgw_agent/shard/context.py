@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -58,6 +59,8 @@ class Context:
     """Called with the name of each step whose interruption must do no harm; tests end the agent there."""
     cluster_id: str = ""
     """Empty until the agent has joined a cluster for the first time."""
+    engines_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when another engine is here, or is to be installed."""
     problems: dict[str, str] = field(default_factory=dict)
     """What is wrong with the node, by subject; published with its status."""
 

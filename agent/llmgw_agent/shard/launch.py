@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmgw_agent.engines.base import Available, Checked, Driver, Gang, Launch, Located, Place
+from llmgw_agent.engines.llamacpp import LlamaCpp
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.progress import Progress
@@ -46,20 +47,32 @@ async def locate(context: Context, wish: AssignmentRecord, progress: Progress = 
     if wish.engine in RECIPES and (problem := check_args(wish.engine, wish.args) or check_env(wish.env)) is not None:
         # Nobody shall wait minutes for an engine that is then not started.
         raise RejectedError(problem)
-    environment = await context.installer.provide(wish.engine, wish.version, progress)
-    located = environment.located if environment is not None else None
-    if located is None and wish.engine not in RECIPES:
-        located = await asyncio.to_thread(driver.locate)
+    located = await _find(context, wish, driver, progress)
     if located is None:
         raise RejectedError(f"engine {wish.engine} is not installed on node {context.node}; {_how_to_install(wish)}")
     return driver, located
 
 
+async def _find(context: Context, wish: AssignmentRecord, driver: Driver, progress: Progress) -> Located | None:
+    """What the host has if that is wished, else what the agent installs."""
+    if wish.engine not in RECIPES:
+        return await asyncio.to_thread(driver.locate)
+    await context.installer.settings.ready()
+    if isinstance(driver, LlamaCpp):
+        host = await asyncio.to_thread(driver.locate)
+        usual = driver.explicit or context.installer.settings.default(wish.engine) is None
+        if host is not None and (usual if wish.version is None else wish.version == host.version):
+            return host
+    environment = await context.installer.provide(wish.engine, wish.version, progress)
+    return environment.located if environment is not None else None
+
+
 def _how_to_install(wish: AssignmentRecord) -> str:
-    if wish.engine in RECIPES:
-        version = f" ({wish.version} is wanted)" if wish.version else ""
-        return f"set engines.install.{wish.engine}.version in its agent's configuration, and the agent installs it{version}"
-    return "install it there (for llamacpp: a llama-server on PATH, or the xllamacpp package beside the agent)"
+    version = f" ({wish.version} is wanted)" if wish.version else ""
+    return (
+        f"set engines.install.{wish.engine}.version in its agent's configuration, or a version for the whole fleet with "
+        f"`llmgwctl engine set {wish.engine}`, and the agent installs it{version}"
+    )
 
 
 async def check(context: Context, wish: AssignmentRecord, driver: Driver, weights: Available | None) -> Checked:

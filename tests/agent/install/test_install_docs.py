@@ -33,7 +33,7 @@ def test_every_engine_is_described() -> None:
 
 def test_the_examples_are_valid() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 8
     for example in examples:
         assert EnginesSection.model_validate(yaml.safe_load(example)["engines"]).install
 

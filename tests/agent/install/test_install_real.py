@@ -16,6 +16,7 @@ import pytest
 from llmgw_agent.install.environments import Environment, Environments
 from llmgw_agent.install.errors import InstallFailedError, InstallRefusedError
 from llmgw_agent.install.installer import Installer
+from llmgw_agent.install.node_settings import NodeSettings
 from llmgw_agent.install.progress import Phase, Step
 from llmgw_agent.install.settings import EngineInstall
 from llmgw_base.clock import SystemClock
@@ -38,7 +39,7 @@ class Site:
     def installer(self, version: str = "1.0", **settings: Any) -> Installer:
         data = {"version": version, "find_links": [str(self.wheels)], "offline": True, "disk": "1MiB", **settings}
         install = {"vllm": EngineInstall.model_validate(data)}
-        return Installer(self.environments, install, SystemClock(), lambda *alarm: self.alarms.append(alarm))
+        return Installer(self.environments, NodeSettings(install), SystemClock(), lambda *alarm: self.alarms.append(alarm))
 
     async def provide(self, installer: Installer, version: str | None = None) -> Environment:
         environment = await installer.provide("vllm", version, self.steps.append)
@@ -285,11 +286,12 @@ import asyncio, sys
 from pathlib import Path
 from llmgw_agent.install.environments import Environments
 from llmgw_agent.install.installer import Installer
+from llmgw_agent.install.node_settings import NodeSettings
 from llmgw_agent.install.settings import EngineInstall
 from llmgw_base.clock import SystemClock
 
 root = Path(sys.argv[1])
 settings = EngineInstall(version="1.0", find_links=[str(root / "wheels")], offline=True, disk="1MiB")
-installer = Installer(Environments(root / "engines"), {"vllm": settings}, SystemClock())
+installer = Installer(Environments(root / "engines"), NodeSettings({"vllm": settings}), SystemClock())
 asyncio.run(installer.provide("vllm", None, lambda step: None))
 """

@@ -6,11 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from llmgw_proto import keyspace
 from llmgw_proto.records import AssignmentRecord, InventoryRecord, ShardRecord
 from llmgw_testing.agent_harness import AgentHarness
+from llmgw_testing.llama_release import make_archive, server
+from llmgw_testing.llama_server import weights
 from llmgw_testing.wait import eventually
 from llmgw_testing.wheels import fake_vllm
 
@@ -73,6 +76,53 @@ def test_installed_when_it_is_needed_and_served_from(tmp_path: Path, source: Pat
             await agent.nothing_left("m-1.0", "m-1")
 
     asyncio.run(body())
+
+
+def test_llamacpp_from_an_archive_serves_in_the_version_that_is_wished(tmp_path: Path) -> None:
+    bundles, gguf = tmp_path / "bundles", weights()
+    digests = {name: make_archive(bundles / f"{name}.tgz", {"bin/llama-server": server(name[1:])}) for name in ("b1", "b2")}
+    install = {
+        "version": "b1",
+        "archive": str(bundles),
+        "sha256": digests["b1"],
+        "version_overrides": [
+            {"labels": {"ring": "canary"}, "version": "b2", "archive": str(bundles), "sha256": digests["b2"]},
+        ],
+        "disk": "1MiB",
+    }
+
+    async def body() -> None:
+        async with AgentHarness(tmp_path, engines={"install": {"llamacpp": install}}) as agent:
+            listed = [each for each in (await inventory(agent)).engines if each.name == "llamacpp"]
+            assert ("b1", "will be installed when it is needed") in [(each.version, each.detail) for each in listed]
+            assert [each.version for each in listed if each.default] == ["b1"], "also where the host has another one"
+            llama = {"engine": "llamacpp", "source": str(gguf), "args": []}
+            await agent.wish(wish(gguf, **llama))
+            record = await agent.shard("m-1.0", "Ready")
+            assert record.engine_version == "b1"
+            assert record.pid is not None
+            home = agent.config.state_dir / "engines" / "llamacpp"
+            assert psutil.Process(record.pid).environ()["VIRTUAL_ENV"].startswith(str(home / "b1-"))
+            other = {"shard": "o-1.0", "replica": "o-1", "model": "o", "version": "b2"}
+            await agent.wish(wish(gguf, **llama | other))
+            assert (await agent.shard("o-1.0", "Ready")).engine_version == "b2"
+            await agent.wish(wish(gguf, **llama | {"shard": "p-1.0", "replica": "p-1", "model": "p", "version": "b3"}))
+            assert "name one for b3 with its sha256" in (await agent.shard("p-1.0", "Rejected")).reason
+            now = await eventually(lambda: _installed(agent), within=30, what="both versions in the inventory")
+            assert now == {"b1", "b2"}
+            for each in ("m", "o", "p"):
+                await agent.unwish(f"{each}-1.0")
+            for each in ("m", "o", "p"):
+                await agent.nothing_left(f"{each}-1.0", f"{each}-1")
+
+    asyncio.run(body())
+
+
+async def _installed(agent: AgentHarness) -> set[str] | None:
+    """Versions of llama.cpp in environments, once there are two."""
+    engines = (await inventory(agent)).engines
+    found = {each.version for each in engines if each.name == "llamacpp" and each.detail.startswith("environment ")}
+    return found if len(found) == 2 else None
 
 
 @pytest.mark.parametrize(
