@@ -32,7 +32,9 @@ from llmgw_agent.membership import find_cluster, objection_now, wait_for_name
 from llmgw_agent.metrics import AgentMetrics
 from llmgw_agent.metrics_server import serve_metrics
 from llmgw_agent.node import NodePublisher
+from llmgw_agent.process.choose import choose
 from llmgw_agent.process.identity import boot_id
+from llmgw_agent.process.isolation import Isolation
 from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
 from llmgw_agent.publisher import Publisher
 from llmgw_agent.rpc.bandwidth import Bandwidth
@@ -105,6 +107,7 @@ class App:
             weights = await stack.enter_async_context(open_weights(config, self._clock, shared.fleet))
             await stack.enter_async_context(shared.serve(weights))
             context = self._context(store, session, weights)
+            context.isolation = await self._isolation()
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
@@ -123,6 +126,13 @@ class App:
             stack.push_async_callback(server.stop, 1.0)
             logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
             await self._serve(context, store, hardware, self._advertised(listen), stop, notifier)
+
+    async def _isolation(self) -> Isolation:
+        engines = self._config.engines
+        found, objections = await choose(engines.isolation, engines.stop_seconds, self._clock)
+        why = {"not": objections} if objections else {}
+        logger.info("engines are kept apart by %s", found.kind, extra={"fields": {"isolation": found.kind, **why}})
+        return found
 
     async def _serve(
         self, context: Context, store: Store, hardware: LiveHardware, grpc_address: str, stop: Stop, notifier: Notifier

@@ -54,6 +54,9 @@ class EnginesSection(Section):
     listen: str | None = Field(default=None, description="address that engines bind; None: node.address")
     ports: PortsSection = PortsSection()
     on_stop: Literal["keep", "stop"] = Field(default="keep", description="keep: engines outlive a stopped agent")
+    isolation: Literal["auto", "systemd", "cgroup", "group"] = Field(
+        default="auto", description="how engines are kept apart; auto: the first of the others that the node has"
+    )
     llama_server: str | None = Field(default=None, description="path of a llama-server; None: PATH, then the xllamacpp package")
     llama_rpc_server: str | None = Field(
         default=None, description="path of llama.cpp's RPC server; None: beside the llama-server, then PATH"

@@ -42,8 +42,9 @@ class SurvivorsError(AgentError):
     """Processes are still there after SIGKILL, as happens when a driver call hangs in the kernel."""
 
     def __init__(self, pids: tuple[int, ...]) -> None:
+        who = f"processes {', '.join(map(str, pids))}" if pids else "processes that the agent cannot see"
         super().__init__(
-            f"processes {', '.join(map(str, pids))} do not die of SIGKILL; they hang in the kernel, most likely in a driver: "
+            f"{who} do not die of SIGKILL; they hang in the kernel, most likely in a driver: "
             "look at `dmesg`, and reboot the host if they stay"
         )
         self.pids = pids

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from llmgw_agent.logs.files import parts, read_end
 from llmgw_agent.process.end import send_signal
-from llmgw_agent.process.identity import boot_id
+from llmgw_agent.process.identity import Owner, boot_id
 from llmgw_agent.process.logmon import Budget, RotatingFile
 from llmgw_agent.process.output import Output
 from llmgw_agent.process.scan import find_logmons
@@ -26,7 +26,7 @@ CAT = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 
 
 def output(folder: Path, node: str, attempt: str = "a1", max_bytes: int = 1000, files: int = 3) -> Output:
-    return Output(folder, node, attempt, boot_id(), max_bytes=max_bytes, files=files)
+    return Output(folder, Owner("c", node), attempt, boot_id(), max_bytes=max_bytes, files=files)
 
 
 def start_engine(fd: int) -> subprocess.Popen[bytes]:
@@ -95,7 +95,7 @@ def test_a_flood_is_bounded_and_an_engine_is_not_held_up(tmp_path: Path) -> None
     async def body() -> None:
         own, clock = node(), SystemClock()
         one = output(tmp_path / "logs", own, max_bytes=200_000, files=3)
-        fd = one.open()
+        fd = await one.open()
         flood = ["sh", "-c", "yes flood | head -c 60000000; echo the end"]
         done = await asyncio.to_thread(subprocess.run, flood, stdout=fd, stdin=subprocess.DEVNULL, timeout=60, check=True)
         os.close(fd)
@@ -111,7 +111,7 @@ def test_the_writer_may_die_and_is_replaced_while_the_engine_goes_on(tmp_path: P
     async def body() -> None:
         own, clock = node(), SystemClock()
         one = output(tmp_path, own)
-        fd = one.open()
+        fd = await one.open()
         engine = start_engine(fd)
         keeper = asyncio.create_task(one.keep())
         try:
@@ -136,14 +136,14 @@ def test_another_life_of_the_agent_takes_over_with_and_without_a_writer(tmp_path
     async def body() -> None:
         own, clock = node(), SystemClock()
         one = output(tmp_path, own)
-        fd = one.open()
+        fd = await one.open()
         engine = start_engine(fd)
         await say(engine, b"first\n", tmp_path)
         one.release()
         writer = find_logmons(own)["a1"]
 
         second = output(tmp_path, own)
-        second.adopt(writer)
+        await second.adopt(writer)
         await say(engine, b"second\n", tmp_path)
         assert find_logmons(own) == {"a1": writer}
         second.release()
@@ -151,7 +151,7 @@ def test_another_life_of_the_agent_takes_over_with_and_without_a_writer(tmp_path
         send_signal(writer, signal.SIGKILL)
         await eventually(lambda: not find_logmons(own), within=20, what="the writer to end")
         third = output(tmp_path, own)
-        third.adopt(None)
+        await third.adopt(None)
         await say(engine, b"third\n", tmp_path)
         engine.communicate()
         await third.finish(clock)
@@ -164,7 +164,7 @@ def test_a_pipe_that_nobody_holds_ends_its_writer(tmp_path: Path) -> None:
     async def body() -> None:
         own = node()
         one = output(tmp_path, own)
-        os.close(one.open())
+        os.close(await one.open())
         await eventually(lambda: not find_logmons(own) and not pipes(tmp_path), within=20, what="writer and pipe to go")
         one.release()
 

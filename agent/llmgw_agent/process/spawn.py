@@ -26,6 +26,14 @@ def clean_environment(own: Mapping[str, str], extra: Mapping[str, str]) -> dict[
     return kept | dict(extra)
 
 
+def find_program(name: str, environment: Mapping[str, str]) -> str:
+    """Its path. Raises RejectedError if there is no such program, or it may not be executed."""
+    program = shutil.which(name, path=environment.get("PATH"))
+    if program is None:
+        raise RejectedError(f"program {name!r} is not on this node or not executable; install it or give its full path")
+    return program
+
+
 def spawn(argv: Sequence[str], environment: Mapping[str, str], output: int, boot: str) -> Identity:
     """Starts ``argv`` with stdin from /dev/null and stdout and stderr to the descriptor ``output``.
 
@@ -33,9 +41,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], output: int, boot
         RejectedError: there is no such program, or it may not be executed.
         AttemptError: the kernel is out of processes or memory.
     """
-    program = shutil.which(argv[0], path=environment.get("PATH"))
-    if program is None:
-        raise RejectedError(f"program {argv[0]!r} is not on this node or not executable; install it or give its full path")
+    program = find_program(argv[0], environment)
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, output, 1),

@@ -12,11 +12,16 @@ from llmgw_agent.process.identity import Identity, boot_id, read_stat
 class Watch:
     """One process, by pidfd: signals can reach no other process, and its end wakes the event loop."""
 
-    def __init__(self, identity: Identity, fd: int) -> None:
+    def __init__(self, identity: Identity, fd: int | None) -> None:
+        """``fd`` None: it has ended already."""
         self.identity = identity
-        self._fd = fd
         self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().add_reader(fd, self._on_end)
+        if fd is None:
+            self._fd = -1
+            self._ended.set_result(None)
+        else:
+            self._fd = fd
+            asyncio.get_running_loop().add_reader(fd, self._on_end)
 
     @classmethod
     def open(cls, identity: Identity) -> Watch | None:

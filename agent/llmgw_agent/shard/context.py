@@ -17,6 +17,7 @@ from llmgw_agent.engines.registry import Drivers
 from llmgw_agent.hardware.bandwidth.errors import PeerUnreachableError
 from llmgw_agent.install.installer import Installer
 from llmgw_agent.process.identity import Owner
+from llmgw_agent.process.isolation import InGroups, Isolation
 from llmgw_agent.process.ports import Ports
 from llmgw_agent.publisher import Publisher
 from llmgw_agent.shard.gpus import Gpus
@@ -50,6 +51,8 @@ class Context:
     installer: Installer
     weights: WeightStore
     memory: Callable[[], Host]
+    isolation: Isolation = field(default_factory=InGroups)
+    """How engines are kept apart."""
     measure: Measure = _untested
     """Tests the link to another node."""
     fabric_env: Callable[[], dict[str, str]] = dict

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgw_agent.engines.base import Pattern
+from llmgw_agent.process.enter import NEVER
 
 LINES_READ = 200
 
@@ -20,12 +21,25 @@ class ExitReason:
     port_taken: bool = False
 
 
-def classify(status: int | None, log: Sequence[str], patterns: Sequence[Pattern], *, was_ready: bool) -> ExitReason:
+def classify(
+    status: int | None, log: Sequence[str], patterns: Sequence[Pattern], *, was_ready: bool, oom: bool = False
+) -> ExitReason:
     """``status``: exit code, or minus the signal's number, or None if unknown. ``log``: the attempt's last lines, oldest first.
+    ``oom``: the kernel is known to have killed a process of it for want of memory.
 
     A pattern marked final only counts before the engine was ready: later the same words may come from a request.
     """
+    if oom:
+        return ExitReason(
+            f"{_ended(status)}: the kernel killed a process of it because the host's memory ran out. Give the model more "
+            "memory or smaller limits, or run less beside it."
+        )
     lines = log[-LINES_READ:]
+    for line in lines:
+        if not was_ready and (said := line.partition(NEVER)[2]):
+            return ExitReason(
+                f"the program cannot be started:{said}. Correct its permissions, or install a build for this machine.", True
+            )
     # In the order of the patterns, not of the lines: the causes that say most come first.
     for pattern in patterns:
         for line in lines:

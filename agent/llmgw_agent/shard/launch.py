@@ -113,10 +113,10 @@ class Launcher:
     begin: Callable[[Gang], None] = lambda _: None
     """Told of the gang before its process starts."""
 
-    def start(self, prepared: Prepared) -> tuple[Engine, SavedAttempt]:
+    async def start(self, prepared: Prepared) -> Engine:
         """Takes a port, spawns, and has everything on disk that a later agent needs to know the process again.
 
-        Without an await: a cancelled worker must not leave a process that it does not know.
+        Must not be cancelled: a worker must not leave a process that it does not know.
 
         Raises:
             RejectedError: the program cannot be started at all.
@@ -142,14 +142,14 @@ class Launcher:
                 self.begin(gang)
             self.save(attempt, None)
             context.checkpoint("attempt-saved")
-            engine = self._spawn(launch, attempt)
+            engine = await self._spawn(launch, attempt)
         except BaseException:
             context.ports.give_back(port)
             raise
         context.checkpoint("spawned")
-        self.save(attempt, SavedProcess.of(engine.identity, context.clock.wall()))
+        self.save(attempt, SavedProcess.of(engine.identity, context.clock.wall(), engine.home))
         context.checkpoint("process-saved")
-        return engine, attempt
+        return engine
 
     def _gang(self, driver: Driver, port: int) -> Gang | None:
         gang = self.gang
@@ -163,12 +163,13 @@ class Launcher:
         """Names of interfaces would lead away from where the members meet if that is this host itself."""
         return {} if self.gang is None or is_loopback(self.gang.own.address) else self.context.fabric_env()
 
-    def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
+    async def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
         marker = marker_of(self.context, self.wish, attempt)
         output = output_of(self.context, self.wish.shard, attempt.id)
         shown = shlex.join(launch.argv).replace(self.api_key, "***")
         headline = f"{headline_of(attempt.id)} epoch {self.wish.epoch}, port {attempt.port}: {shown}"
-        return Engine.start(launch.argv, launch.environment, marker, output, self.context.boot, headline)
+        isolation, boot = self.context.isolation, self.context.boot
+        return await Engine.start(isolation, launch.argv, launch.environment, marker, output, boot, headline)
 
 
 def is_worker(wish: AssignmentRecord) -> bool:
@@ -185,5 +186,11 @@ def marker_of(context: Context, wish: AssignmentRecord, attempt: SavedAttempt) -
 def output_of(context: Context, shard: str, attempt: str) -> Output:
     logs = context.config.logs
     return Output(
-        context.log_folder(shard), context.node, attempt, context.boot, max_bytes=parse_bytes(logs.max_bytes), files=logs.files
+        context.log_folder(shard),
+        context.owner,
+        attempt,
+        context.boot,
+        max_bytes=parse_bytes(logs.max_bytes),
+        files=logs.files,
+        isolation=context.isolation,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from llmgw_agent.process.home import home_of
 from llmgw_agent.process.identity import Identity, Owner
 from llmgw_agent.process.scan import Marked, find_logmons, find_marked
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard, StateDir, fingerprint
@@ -63,6 +64,6 @@ def rebuild(
                 assignment=wish,
                 api_key=api_key,
                 attempt=SavedAttempt(id=marker.attempt, wish=print_, host=host, port=marker.port),
-                process=SavedProcess.of(each.identity, now),
+                process=SavedProcess.of(each.identity, now, home_of(each.identity.pid, marker.attempt)),
             )
     return None

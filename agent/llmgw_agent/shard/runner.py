@@ -18,11 +18,12 @@ from llmgw_agent.errors import AttemptError, GangOverError, PortTakenError, Reje
 from llmgw_agent.install.progress import Phase, Step
 from llmgw_agent.logs.files import FIRST_FAILURE, SUSPECT, pin_first_failure, read_attempt
 from llmgw_agent.process.end import end_family
+from llmgw_agent.process.home import NOWHERE, Home, groups, home_of
 from llmgw_agent.process.identity import Identity, is_running, peak_rss
-from llmgw_agent.process.scan import Marked, find_family
+from llmgw_agent.process.scan import Marked
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.drain import wait_idle
-from llmgw_agent.shard.engine import Engine
+from llmgw_agent.shard.engine import Engine, Outcome, end_leftovers, outcome_of, uninterrupted
 from llmgw_agent.shard.evidence import ask_figures, keep
 from llmgw_agent.shard.exits import classify
 from llmgw_agent.shard.fetch import fetch, release
@@ -57,7 +58,9 @@ class Runner:
         self._machine = Machine(saved.assignment.shard, context.clock.monotonic, self._ledger.moved)
         self._policy = _policy(context, saved.failures)
         self._engine: Engine | None = None
-        self._died_unseen = False
+        self._died_unseen: Outcome | None = None
+        self._left: list[Home] = []
+        """Where something may still be of an engine that an earlier life of the agent started."""
         self._served = saved.endpoint is not None
         """Whether the present attempt was ever ready."""
         self._ready_since: float | None = None
@@ -109,12 +112,19 @@ class Runner:
             self._part.adopted(runs=False)
             return
         identity = choose(saved, marked, lambda one: is_running(one, context.boot))
+        home = process.home if process is not None else NOWHERE
         if identity is not None:
             output = output_of(context, self.shard, attempt.id)
-            self._engine = Engine.adopt(identity, marker_of(context, self.wish, attempt), output, writers.get(attempt.id))
+            home = home if home != NOWHERE else home_of(identity.pid, attempt.id)
+            marker = marker_of(context, self.wish, attempt)
+            self._engine = await Engine.adopt(identity, marker, output, writers.get(attempt.id), home)
         if self._engine is None:
             # After a reboot nothing failed: everything is simply gone.
-            self._died_unseen = process is not None and process.boot_id == context.boot
+            if process is not None and process.boot_id == context.boot:
+                self._died_unseen = await outcome_of(home, None, context.clock)
+            # Children of it may still be there, and use its GPUs.
+            self._left = [home if home != NOWHERE else context.isolation.expected(context.owner, self.shard, attempt.id)]
+            context.gpus.hold(self.shard, self.wish.gpus)
             self._part.adopted(runs=False)
             self._ledger.change(process=None, endpoint=None)
             return
@@ -122,10 +132,12 @@ class Runner:
         context.gpus.hold(self.shard, self.wish.gpus)
         self._part.adopted(runs=True)
         if process is None:
-            self._ledger.change(process=SavedProcess.of(self._engine.identity, context.clock.wall()))
+            self._ledger.change(process=SavedProcess.of(self._engine.identity, context.clock.wall(), home))
         logger.info("engine adopted", extra={"fields": {"shard": self.shard, "pid": self._engine.pid}})
         strays = {each.identity for each in marked if each.marker.attempt != attempt.id}
-        await end_family(lambda: {each for each in strays if is_running(each, context.boot)}, context.clock, grace=1)
+        others = [each for each in context.isolation.homes(context.owner, self.shard) if each != home]
+        running = partial(_running, strays, context.boot)
+        await end_family(running, context.clock, grace=1, cgroups=groups(others))
 
     async def pursue(self) -> None:
         """Keeps the wish fulfilled. Returns only when it is rejected."""
@@ -153,9 +165,8 @@ class Runner:
 
     async def _once(self) -> None:
         """Returns never. Raises what ended the attempt, or kept it from beginning."""
-        if self._died_unseen:
-            self._died_unseen = False
-            await self._explain_end(None)
+        if self._died_unseen is not None:
+            await self._explain_end(self._died_unseen)
         if self._engine is None:
             await self._launch()
         await self._serve()
@@ -213,8 +224,11 @@ class Runner:
         self._machine.to(ShardState.STARTING)
         self._served = False
         launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt, gang, self._part.started)
-        self._engine, _ = launcher.start(Prepared(driver, located, checked))
+        await uninterrupted(launcher.start(Prepared(driver, located, checked)), self._started)
         self._ledger.publish()
+
+    def _started(self, engine: Engine) -> None:
+        self._engine = engine
 
     def _installing(self, step: Step) -> None:
         """Shows how far the installation is, not more often than anybody reads it."""
@@ -242,7 +256,7 @@ class Runner:
         watch_over = self._work_along() if is_worker(self.wish) else self._watch_over()
         await _until_first(engine.wait(), watch_over, self._part.watch(), raising=lambda: not engine.ended)
         self._ledger.withdraw()
-        await self._explain_end(await engine.wait())
+        await self._explain_end(await engine.outcome(self._context.clock))
 
     async def _watch_over(self) -> None:
         """Returns never. Raises AttemptError."""
@@ -340,17 +354,18 @@ class Runner:
 
     # --- failure ------------------------------------------------------------------------------------------------------
 
-    async def _explain_end(self, status: int | None) -> None:
+    async def _explain_end(self, outcome: Outcome) -> None:
         """Raises what the end of the engine means: RejectedError, PortTakenError or AttemptError."""
         self._undecided()
         self._part.down("")
         self._machine.to(ShardState.FAILED, "the engine ended")
         attempt = self._ledger.saved.attempt
         await self._end_engine()
+        self._died_unseen = None
         assert attempt is not None
         lines = await asyncio.to_thread(read_attempt, self._context.log_folder(self.shard), attempt.id)
         driver = find_driver(self._context.drivers, self.wish.engine)
-        reason = classify(status, lines, driver.patterns, was_ready=self._served)
+        reason = classify(outcome.status, lines, driver.patterns, was_ready=self._served, oom=outcome.oom)
         if reason.final:
             await asyncio.to_thread(self._pin, reason.text, attempt.id)
             raise RejectedError(reason.text)
@@ -425,6 +440,8 @@ class Runner:
             if attempt is not None:
                 self._context.ports.give_back(attempt.port)
         self._engine = None
+        if self._left:
+            await self._end_leftovers()
         self._part.ended()
         self._context.gpus.give_back(self.shard)
         self._ledger.withdraw()
@@ -434,8 +451,11 @@ class Runner:
     async def _end_leftovers(self) -> None:
         """Ends what carries the shard's mark although no engine of it is known, such as children that lost their parent."""
         context = self._context
-        family = partial(find_family, None, context.owner, self.shard)
-        await self._despite_survivors(lambda: end_family(family, context.clock, grace=context.config.engines.stop_seconds))
+        grace = context.config.engines.stop_seconds
+        homes = [*self._left, *context.isolation.homes(context.owner, self.shard)]
+        homes = list(dict.fromkeys(each for each in homes if each != NOWHERE))
+        await self._despite_survivors(lambda: end_leftovers(context.owner, self.shard, homes, context.clock, grace))
+        self._left = []
 
     async def _despite_survivors(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -445,6 +465,10 @@ class Runner:
                 logger.error("processes do not die", extra={"fields": {"shard": self.shard, "cause": str(error)}})  # noqa: TRY400
                 self._machine.to(self._machine.state, str(error))
             await self._context.clock.sleep(SURVIVOR_PAUSE)
+
+
+def _running(identities: set[Identity], boot: str) -> set[Identity]:
+    return {each for each in identities if is_running(each, boot)}
 
 
 def _policy(context: Context, failures: int) -> RestartPolicy:

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from llmgw_agent.errors import StateFileError
+from llmgw_agent.process.home import NOWHERE, Home
 from llmgw_agent.process.identity import Identity
 from llmgw_proto.records import AssignmentRecord, EndpointRecord, GangState, Timings
 
@@ -35,10 +36,23 @@ class SavedProcess(_Saved):
     start_ticks: int
     boot_id: str
     started_at: float
+    unit: str = ""
+    cgroup: str = ""
 
     @classmethod
-    def of(cls, identity: Identity, started_at: float) -> Self:
-        return cls(pid=identity.pid, start_ticks=identity.start_ticks, boot_id=identity.boot_id, started_at=started_at)
+    def of(cls, identity: Identity, started_at: float, home: Home = NOWHERE) -> Self:
+        return cls(
+            pid=identity.pid,
+            start_ticks=identity.start_ticks,
+            boot_id=identity.boot_id,
+            started_at=started_at,
+            unit=home.unit,
+            cgroup=home.cgroup,
+        )
+
+    @property
+    def home(self) -> Home:
+        return Home(self.unit, self.cgroup)
 
 
 class SavedAttempt(_Saved):

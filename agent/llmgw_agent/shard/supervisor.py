@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from llmgw_agent.logs.files import prune
-from llmgw_agent.process.end import end_family
-from llmgw_agent.process.identity import is_running
 from llmgw_agent.process.scan import Marked
 from llmgw_agent.shard.context import Context
+from llmgw_agent.shard.engine import end_home, end_leftovers
 from llmgw_agent.shard.recover import Found, rebuild
 from llmgw_agent.shard.worker import Legacy, Worker
 from llmgw_base.secrets import engine_key
@@ -76,6 +76,7 @@ class Supervisor:
         for shard in list(self._found.marked):
             if shard not in shards:
                 self._end_orphans(shard, self._found.take_orphans(shard))
+        self._end_strangers(shards | self.known)
         self._context.publisher.allow_sweep()
         self._prune()
 
@@ -127,9 +128,20 @@ class Supervisor:
     def _end_orphans(self, shard: str, marked: Sequence[Marked]) -> None:
         logger.warning("ending processes that nobody wishes", extra={"fields": {"shard": shard, "processes": len(marked)}})
         context = self._context
-        identities = {each.identity for each in marked}
-        ending = end_family(lambda: {one for one in identities if is_running(one, context.boot)}, context.clock, grace=5)
-        task = asyncio.create_task(ending, name=f"orphans-{shard}")
+        homes = context.isolation.homes(context.owner, shard)
+        self._begin(f"orphans-{shard}", end_leftovers(context.owner, shard, homes, context.clock, 5))
+
+    def _end_strangers(self, known: set[str]) -> None:
+        """Ends what lives in homes of engines that nobody knows or wishes: its marks and its state file are lost."""
+        context = self._context
+        for home in context.isolation.homes(context.owner):
+            if any(home.belongs_to(shard) for shard in known) or home.name in {task.get_name() for task in self._ending}:
+                continue
+            logger.warning("ending an engine that nobody wishes", extra={"fields": {"home": home.name}})
+            self._begin(home.name, end_home(home, context.clock, 5))
+
+    def _begin(self, name: str, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(ending, name=name)
         self._ending.add(task)
         task.add_done_callback(self._orphans_ended)
 
