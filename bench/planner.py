@@ -1,6 +1,6 @@
 """How long one pass of the planner takes: an empty cluster filled in one pass, and the same cluster when all is in place.
 
-python bench/planner.py [--nodes 1000] [--gpus 8] [--models 500] [--replicas 8]
+python bench/planner.py [--nodes 1000] [--gpus 8] [--models 500] [--replicas 8] [--nvlink] [--span 1]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmgw_proto.records import (
 GIB = 2**30
 
 
-def node(index: int, gpus: int) -> Node:
+def node(index: int, gpus: int, nvlink: bool) -> Node:
     name = f"node{index:04}"
     return Node(
         name,
@@ -42,13 +42,14 @@ def node(index: int, gpus: int) -> Node:
             ],
             engines=[EngineInfo(name="llamacpp", version="1")],
             labels={"pool": "even" if index % 2 else "odd"},
+            topology={"islands": [{"uuids": [f"GPU-{index:04}-{gpu}" for gpu in range(gpus)]}]} if nvlink else {},
         ),
     )
 
 
-def model(index: int, replicas: int) -> ModelSpec:
+def model(index: int, replicas: int, span: int) -> ModelSpec:
     selector = {"pool": "even"} if index % 5 == 0 else {}
-    profile = Profile(engine="llamacpp", gpus=1 + index % 2, memory="32GiB", node_selector=selector)
+    profile = Profile(engine="llamacpp", gpus=1 + index % 2, memory="32GiB", node_selector=selector, nodes=span)
     return ModelSpec(name=f"org/model{index:03}", source="/m.gguf", profiles=[profile], replicas=ReplicaRange(min=replicas))
 
 
@@ -84,9 +85,11 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--models", type=int, default=500)
     parser.add_argument("--replicas", type=int, default=8, help="per model")
+    parser.add_argument("--nvlink", action="store_true", help="each node's GPUs are one NVLink island")
+    parser.add_argument("--span", type=int, default=1, help="nodes of each replica")
     options = parser.parse_args()
-    nodes = {each.name: each for each in (node(index, options.gpus) for index in range(options.nodes))}
-    models = {each.name: each for each in (model(index, options.replicas) for index in range(options.models))}
+    nodes = {each.name: each for each in (node(index, options.gpus, options.nvlink) for index in range(options.nodes))}
+    models = {each.name: each for each in (model(index, options.replicas, options.span) for index in range(options.models))}
 
     seconds, filled = timed(World(models, nodes, [], []))
     creates = [each for each in filled.decisions if isinstance(each, Create)]

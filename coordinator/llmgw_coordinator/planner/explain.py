@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from llmgw_coordinator.planner.gang import Seat, closeness, needs_rdma_path, seats
+from llmgw_coordinator.planner.gang import Seat, needs_rdma_path, seats
 from llmgw_coordinator.planner.gpus import Kind, same_class
 from llmgw_coordinator.planner.place import Rooms
 from llmgw_coordinator.planner.room import Need, Room
@@ -138,7 +138,7 @@ def _unlike(rooms: Rooms, need: Need, free: Sequence[Seat]) -> str:
         if _most_alike([aspect(seat) for seat in free]) < need.nodes:
             return f"no {need.nodes} of them {wish} ({_listed(free, aspect)}); {remedy}"
     if needs_rdma_path(need):
-        reach = [closeness(seat, rooms.attachment(seat.room.name))[2] for seat in free]
+        reach = [seat.closeness[2] for seat in free]
         if _most_alike(reach) < need.nodes:
 
             def network(seat: Seat) -> str:

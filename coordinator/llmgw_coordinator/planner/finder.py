@@ -51,7 +51,7 @@ class Finder:
             if isinstance(found, Room):
                 return self._take(profile, need, found, identify())
             if found is not None:
-                return self._take_all(profile, found, identify())
+                return self._take_all(profile, need, found, identify())
         return None
 
     def other(self, who: Identity, avoid: Collection[str]) -> tuple[Placed, ...] | None:
@@ -60,7 +60,7 @@ class Finder:
             if need.nodes > 1:
                 seats = GangPicker(self._rooms, need, self._spread, avoid=avoid).pick()
                 if seats is not None:
-                    return self._take_all(profile, seats, who)
+                    return self._take_all(profile, need, seats, who)
                 continue
             room = best(self._rooms, need, self._spread, avoid)
             if room is not None:
@@ -69,28 +69,28 @@ class Finder:
 
     def again(self, who: Identity, replica: Replica, avoid: Collection[str]) -> tuple[Placed, ...] | None:
         """The best place for a replica that spans nodes, in the room that it leaves too. Nodes that stay keep their ranks."""
-        self._rooms.release(replica.sources)
+        self._rooms.release(replica.id)
         ranks = {node: each.record.rank for node, each in zip(replica.nodes, replica.members, strict=True)}
         for profile, need in self._ways:
             if need.nodes > 1:
                 seats = GangPicker(self._rooms, need, self._spread, avoid=avoid, home=ranks).pick()
-                found = self._take_all(profile, by_rank(seats, ranks), who) if seats is not None else None
+                found = self._take_all(profile, need, by_rank(seats, ranks), who) if seats is not None else None
             else:
                 room = best(self._rooms, need, self._spread, avoid)
                 found = self._take(profile, need, room, who) if room is not None else None
             if found is not None:
-                self._rooms.hold_rest(replica.sources, {each.node: each.record.gpus for each in found})
+                self._rooms.hold_rest(replica.id, {each.node: each.record.gpus for each in found})
                 return found
-        self._rooms.hold(replica.sources)
+        self._rooms.hold(replica.id)
         return None
 
     def fits_in_place_of(self, replica: Replica) -> bool:
         """Whether one more replica would fit if this one ended."""
-        self._rooms.release(replica.sources)
+        self._rooms.release(replica.id)
         try:
             return any(self._fits(need, replica.nodes) for need in self.needs)
         finally:
-            self._rooms.hold(replica.sources)
+            self._rooms.hold(replica.id)
 
     def _fits(self, need: Need, nodes: Sequence[str]) -> bool:
         if need.nodes > 1:
@@ -109,7 +109,7 @@ class Finder:
         )
         return (Placed(room.name, record),)
 
-    def _take_all(self, profile: Profile, seats: Sequence[Seat], who: Identity) -> tuple[Placed, ...]:
+    def _take_all(self, profile: Profile, need: Need, seats: Sequence[Seat], who: Identity) -> tuple[Placed, ...]:
         peers = [seat.room.name for seat in seats]
         return tuple(
             Placed(
@@ -119,7 +119,7 @@ class Finder:
                     profile,
                     replica=who.replica,
                     epoch=who.epoch,
-                    gpus=seat.room.take(seat.need),
+                    gpus=seat.room.take(seat.need(need)),
                     tried=who.tried,
                     version=seat.wish,
                     rank=rank,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from llmgw_coordinator.planner.data import Assigned, Node
+from llmgw_coordinator.planner.data import Node
 from llmgw_coordinator.planner.fabric import Attachment, Fabrics
-from llmgw_coordinator.planner.room import Claims, Need, Room
+from llmgw_coordinator.planner.room import Claim, Claims, Need, Room
 
 Rank: TypeAlias = tuple[bool, int, int, int, int, int, str]
 
@@ -24,6 +24,10 @@ class Rooms:
         self._nodes = nodes
         self._fabrics = fabrics
         self._kinds: dict[tuple[object, ...], list[Room]] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self.notes: dict[Hashable, Any] = {}
+        """What was found out about nodes of a kind, for whoever asks again in this pass."""
+        self._by_replica: dict[str, list[tuple[str, Claim]]] | None = None
 
     def get(self, node: str) -> Room | None:
         return self._rooms.get(node)
@@ -40,30 +44,39 @@ class Rooms:
     def attachment(self, node: str) -> Attachment:
         return self._fabrics.of(node, self._nodes[node].inventory)
 
-    def release(self, shards: Iterable[Assigned]) -> None:
-        """As if these had ended."""
-        for each in shards:
-            if each.node in self._rooms:
-                self._rooms[each.node].release(*self._claims[each.node, each.record.shard])
+    def number(self, value: Hashable) -> int:
+        """The same for equal values."""
+        return self._numbers.setdefault(value, len(self._numbers))
 
-    def hold(self, shards: Iterable[Assigned]) -> None:
+    def release(self, replica: str) -> None:
+        """As if all that there is of it had ended, here and where it was before."""
+        for node, (gpus, memory) in self._claims_of(replica):
+            self._rooms[node].release(gpus, memory)
+
+    def hold(self, replica: str) -> None:
         """Undoes :meth:`release`."""
-        for each in shards:
-            if each.node in self._rooms:
-                self._rooms[each.node].hold(*self._claims[each.node, each.record.shard])
+        for node, (gpus, memory) in self._claims_of(replica):
+            self._rooms[node].hold(gpus, memory)
 
-    def hold_rest(self, shards: Iterable[Assigned], given: Mapping[str, Container[str]]) -> None:
-        """After :meth:`release`: what these occupy until they have ended, but for what was given to their successors: GPUs by
-        node. A shard's successor on the same node starts when it has ended, in its memory.
+    def hold_rest(self, replica: str, given: Mapping[str, Container[str]]) -> None:
+        """After :meth:`release`: what it occupies until it has ended, but for what was given to its successor: GPUs by node.
+
+        The successor of a shard on the same node starts when that has ended, in its memory.
         """
-        for each in shards:
-            if each.node in self._rooms:
-                gpus, memory = self._claims[each.node, each.record.shard]
-                taken = given.get(each.node)
-                if taken is None:
-                    self._rooms[each.node].hold(gpus, memory)
-                else:
-                    self._rooms[each.node].hold([gpu for gpu in gpus if gpu not in taken], 0)
+        for node, (gpus, memory) in self._claims_of(replica):
+            taken = given.get(node)
+            if taken is None:
+                self._rooms[node].hold(gpus, memory)
+            else:
+                self._rooms[node].hold([gpu for gpu in gpus if gpu not in taken], 0)
+
+    def _claims_of(self, replica: str) -> list[tuple[str, Claim]]:
+        if self._by_replica is None:
+            self._by_replica = {}
+            for (node, shard), claim in self._claims.items():
+                if node in self._rooms:
+                    self._by_replica.setdefault(shard.rpartition(".")[0], []).append((node, claim))
+        return self._by_replica.get(replica, [])
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ class Room:
     """One node's free memory and GPUs."""
 
     __slots__ = (
+        "_choices",
         "_healthy",
         "_held",
         "_inventory",
@@ -64,14 +65,21 @@ class Room:
         self.free_memory = self.total_memory
         self.replicas = 0
         self._kinds: list[Kind] | None = None
-        self._uniform = self._is_uniform()
+        self._choices: dict[tuple[int, str | None], Choice | None] = {}
+        self._uniform = self._find_uniform()
 
-    def _is_uniform(self) -> bool:
-        """Whether all GPUs are alike and nothing joins some more than others, so that counting them is enough."""
+    def _find_uniform(self) -> int | None:
+        """The tier of several GPUs if all are alike and joined alike, so that counting them is enough; else None."""
         gpus = self._inventory.gpus if self._inventory is not None else []
-        first = class_of(gpus[0]) if gpus else ""
-        joined = self._inventory is not None and (self._inventory.topology.get("islands") or ())
-        return not joined and all(class_of(gpu) == first for gpu in gpus) and not (gpus and is_part(gpus[0]))
+        if self._inventory is None or not gpus:
+            return 2
+        first = class_of(gpus[0])
+        if is_part(gpus[0]) or any(class_of(gpu) != first for gpu in gpus):
+            return None
+        if not self._inventory.topology.get("islands"):
+            return 2
+        (kind,) = self.kinds
+        return 0 if kind.uuids in (kind.groups or kind.islands) else None
 
     @property
     def kinds(self) -> list[Kind]:
@@ -91,6 +99,7 @@ class Room:
             for uuid in taken:
                 self._held[uuid] = self._held.get(uuid, 0) + 1
             self.free_gpus = [gpu for gpu in self.free_gpus if gpu.uuid not in taken]
+            self._choices.clear()
         self.free_memory -= memory
         self.replicas += 1
 
@@ -99,6 +108,7 @@ class Room:
         for uuid in gpus:
             self._held[uuid] -= 1
         self.free_gpus = [gpu for gpu in self._healthy if not self._held.get(gpu.uuid)]
+        self._choices.clear()
         self.free_memory += memory
         self.replicas -= 1
 
@@ -118,7 +128,7 @@ class Room:
         """For a replica on a node of the right kind."""
         if self.free_memory < need.memory or len(self.free_gpus) < need.gpus:
             return False
-        return self._uniform or need.gpus == 0 or self.choice(need) is not None
+        return self._uniform is not None or need.gpus == 0 or self.choice(need) is not None
 
     def choice(self, need: Need) -> Choice | None:
         """The GPUs that the need would get, and how well they are joined."""
@@ -126,16 +136,20 @@ class Room:
 
     def choice_of(self, count: int, gpu_class: str | None) -> Choice | None:
         """So many GPUs of this class (None: of any one class); None if they cannot be had together."""
-        if not self._uniform:
-            return choose(self.free_gpus, count, self.kinds, gpu_class)
-        if len(self.free_gpus) < count:
-            return None
-        return (2 if count > 1 else 0), near(self.free_gpus, count)
+        if self._uniform is not None:
+            if len(self.free_gpus) < count:
+                return None
+            return (self._uniform if count > 1 else 0), near(self.free_gpus, count)
+        if (count, gpu_class) not in self._choices:
+            self._choices[count, gpu_class] = choose(self.free_gpus, count, self.kinds, gpu_class)
+        return self._choices[count, gpu_class]
 
     def tier(self, need: Need) -> int:
         """How well the GPUs that the need would get are joined, see :mod:`gpus`; there must be room."""
-        if need.gpus < 2 or self._uniform:
-            return 0 if need.gpus < 2 else 2
+        if need.gpus < 2:
+            return 0
+        if self._uniform is not None:
+            return self._uniform
         found = self.choice(need)
         return found[0] if found is not None else 2
 
