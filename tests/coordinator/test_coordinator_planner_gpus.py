@@ -11,7 +11,7 @@ from llmgw_coordinator.planner.gpus import kinds_of
 from llmgw_testing.worlds import Simulation, model, node, profile
 
 PAIRS = [[0, 1], [2, 3]]
-DGX1 = {"islands": [range(8)], "groups": [[0, 2, 4, 6], [1, 3, 5, 7]]}
+DGX1: dict[str, Any] = {"islands": [range(8)], "groups": [[0, 2, 4, 6], [1, 3, 5, 7]]}
 
 
 def chosen(count: int, where: Node, taken: int = 0, **fields: Any) -> list[int] | None:
@@ -98,8 +98,8 @@ def test_a_class_that_nobody_has_is_named_with_those_that_there_are() -> None:
     simulation = Simulation.of([model("m", 1, profile(gpus=1, gpu_class="B200-192GB"))], nodes)
     reason = simulation.step().reasons["m"]
     assert reason.endswith(
-        "needs engine llamacpp and 1 GPU of class B200-192GB; no live node of the right kind has GPUs of class B200-192GB, only "
-        "H100-80GB, L40S-48GB; change gpu_class or add a node"
+        "needs engine llamacpp and 1 GPU of class B200-192GB; no live node of the right kind has GPUs of class B200-192GB, "
+        "only H100-80GB, L40S-48GB; change gpu_class or add a node"
     )
 
 
