@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from llmgw_base.etcd import rpc_pb2
-from llmgw_proto import __version__, agent_pb2, shards_pb2, weights_pb2
+from llmgw_proto import __version__, agent_pb2, engines_pb2, shards_pb2, weights_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = {".py", ".pyi", ".proto", ".typed", ".html", ".js", ".css"}
@@ -48,6 +48,7 @@ def test_one_version() -> None:
     ("source", "module"),
     [
         ("llmgw_proto/agent.proto", agent_pb2),
+        ("llmgw_proto/engines.proto", engines_pb2),
         ("llmgw_proto/shards.proto", shards_pb2),
         ("llmgw_proto/weights.proto", weights_pb2),
         ("llmgw_base/etcd/rpc.proto", rpc_pb2),
