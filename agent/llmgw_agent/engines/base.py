@@ -32,10 +32,14 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What an engine may use here. ``memory_limit`` is what the node has for engines, ``memory_free`` what is free now."""
+    """What an engine may use here. ``memory_limit`` is what the node has for engines, ``memory_free`` what is free now.
+
+    ``gpu_memory``: bytes of each GPU by UUID, as far as they are known.
+    """
 
     memory_limit: int
     memory_free: int
+    gpu_memory: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class Place:
     api_key: str
     gang: Gang | None = None
     fabric: Mapping[str, str] = field(default_factory=dict)
+    nearest_cards: Mapping[str, str] = field(default_factory=dict)
+    """PCI address of each of the wish's GPUs → that of its nearest RDMA card; empty if not all have one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmgw_agent.engines.base import Located, Pattern
+from llmgw_agent.engines.base import Located
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.install.shelf import Shelf
 from llmgw_proto.records import AssignmentRecord, EngineInfo
@@ -56,6 +56,15 @@ def number_of(args: Sequence[str], *flags: str) -> int | None:
     return int(value) if value is not None and value.isascii() and value.isdigit() and int(value) > 0 else None
 
 
+def fraction_of(args: Sequence[str], *flags: str) -> float | None:
+    """The flag's value if it is a number above 0 and up to 1."""
+    try:
+        value = float(value_of(args, *flags) or "")
+    except ValueError:
+        return None
+    return value if 0 < value <= 1 else None
+
+
 def environment_of(located: Located, wish: AssignmentRecord, defaults: dict[str, str]) -> dict[str, str]:
     """The wish's variables over ``defaults``, and what nobody may change over both."""
     home = Path(located.argv[0]).parent.parent
@@ -89,59 +98,3 @@ async def count_requests(client: EngineClient, *gauges: str) -> bool | None:
     names = "|".join(map(re.escape, gauges))
     values = [float(each) for each in re.findall(rf"^(?:{names})(?:\{{[^\n]*\}})? ([0-9.eE+]+)$", text, re.MULTILINE)]
     return sum(values) > 0 if values else None
-
-
-#: What CUDA, NCCL and Python say alike in every engine of this kind, those first that tell most.
-COMMON_PATTERNS: tuple[Pattern, ...] = (
-    Pattern(
-        re.compile(r"error: (unrecognized arguments: .+|argument .+|ambiguous option: .+|the following arguments .+)"),
-        "the engine does not take its arguments ({0}).",
-        "Correct the model's args, or use another version of the engine.",
-        final=True,
-    ),
-    Pattern(
-        re.compile(r"\[Errno 98\]|[Aa]ddress already in use|EADDRINUSE"),
-        "the port was taken.",
-        "Another port is tried.",
-        port_taken=True,
-    ),
-    Pattern(
-        re.compile(r"CUDA driver version is insufficient|driver on your system is too old|no kernel image is available"),
-        "the GPU's driver or the GPU itself is too old for this build of the engine.",
-        "Update the NVIDIA driver, or install a build for an older CUDA.",
-        final=True,
-    ),
-    Pattern(
-        re.compile(r"gated repo|GatedRepoError|401 Client Error|Access to model .+ is restricted"),
-        "the weights are behind an access agreement.",
-        "Accept it on the hub and give the agent a token that may read them, or copy the weights to the node.",
-        final=True,
-    ),
-    Pattern(
-        re.compile(r"no space left on device|os error 28", re.IGNORECASE),
-        "the disk or /dev/shm is full.",
-        "Free space there.",
-    ),
-    Pattern(
-        re.compile(r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|HIP out of memory"),
-        "GPU memory ran out.",
-        "Give the model more GPUs, a shorter context or a smaller quantisation, or see what else uses the GPU.",
-    ),
-    Pattern(
-        re.compile(
-            r"(NCCL (?:error|WARN)[^\n]{0,120}|ncclInternalError|ncclSystemError|ncclUnhandledCudaError|ncclRemoteError)"
-        ),
-        "the GPUs could not talk to each other ({0}).",
-        "Look at the fabric with `llmgwctl fabric` and at the log; NCCL_DEBUG=INFO in the model's env makes it say more.",
-    ),
-    Pattern(
-        re.compile(r"CUDA error: ([^\n]{1,100})|\bXid\b"),
-        "the GPU or its driver failed ({0}).",
-        "Look at the node's GPU health; if it comes back, reset the GPU or reboot the host.",
-    ),
-    Pattern(
-        re.compile(r"std::bad_alloc|MemoryError|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory"),
-        "host memory ran out.",
-        "Give the model a node with more memory, or smaller limits.",
-    ),
-)

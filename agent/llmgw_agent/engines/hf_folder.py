@@ -15,10 +15,11 @@ _LARGEST_CONFIG = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class HfFolder:
-    """``size`` in bytes, of the weights alone; ``heads`` is None where config.json does not tell."""
+    """``size`` in bytes, of the weights alone; ``heads`` and ``layers`` are None where config.json does not tell."""
 
     size: int
-    heads: int | None
+    heads: int | None = None
+    layers: int | None = None
 
 
 def check_hf(path: Path, engine: str, *, weights_needed: bool) -> HfFolder:
@@ -31,9 +32,9 @@ def check_hf(path: Path, engine: str, *, weights_needed: bool) -> HfFolder:
         if path.is_file():
             if path.suffix != ".gguf":
                 raise RejectedError(f"weights {path} is a file; {engine} needs the folder with config.json, or a .gguf file")
-            return HfFolder(path.stat().st_size, None)
+            return HfFolder(path.stat().st_size)
         files = list(path.iterdir())
-        size = sum(each.stat().st_size for each in files if each.suffix in _WEIGHTS)
+        size = sum(each.stat().st_size for each in _loaded(files))
         config = _config(path)
     except FileNotFoundError as error:
         missing = "a dangling link" if path.exists() else "no such file or folder on this node"
@@ -44,17 +45,23 @@ def check_hf(path: Path, engine: str, *, weights_needed: bool) -> HfFolder:
         raise RejectedError(
             f"weights {path} has no file that ends in {', '.join(_WEIGHTS[:3])}; complete the folder or correct source"
         )
-    heads = config.get("num_attention_heads") or _mapping(config.get("text_config")).get("num_attention_heads")
-    return HfFolder(size, heads if isinstance(heads, int) and heads > 0 else None)
+    return HfFolder(size, _count(config, "num_attention_heads"), _count(config, "num_hidden_layers"))
 
 
-def check_parallel(heads: int | None, gpus: int) -> None:
-    """Raises RejectedError if attention cannot be split over so many GPUs."""
-    if heads is not None and gpus > 1 and heads % gpus:
-        fitting = max(each for each in range(1, gpus) if heads % each == 0)
-        raise RejectedError(
-            f"gpus: the model's {heads} attention heads cannot be split over {gpus} GPUs; take {fitting} or another divisor"
-        )
+def _loaded(files: list[Path]) -> list[Path]:
+    """The files of weights that an engine loads: many folders hold the same in several formats."""
+    tensors = [each for each in files if each.suffix == ".safetensors"]
+    # Mistral's own format lies beside the hub's.
+    return [each for each in tensors if not each.name.startswith("consolidated")] or tensors or _others(files)
+
+
+def _others(files: list[Path]) -> list[Path]:
+    return [each for each in files if each.suffix in _WEIGHTS]
+
+
+def _count(config: dict[str, Any], name: str) -> int | None:
+    value = config.get(name) or _mapping(config.get("text_config")).get(name)
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _config(folder: Path) -> dict[str, Any]:

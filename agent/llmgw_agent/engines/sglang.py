@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import ClassVar
 
-from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Located, Pattern, Place
+from llmgw_agent.engines.base import Checked, Facts, Launch, Located, Pattern, Place
 from llmgw_agent.engines.client import EngineClient
-from llmgw_agent.engines.environment import (
-    COMMON_PATTERNS,
-    GIB,
-    EnvironmentEngine,
-    count_requests,
-    environment_of,
-    given,
-    number_of,
-    value_of,
-)
+from llmgw_agent.engines.environment import GIB, count_requests, environment_of, given, number_of
 from llmgw_agent.engines.facts import listed_facts
-from llmgw_agent.engines.hf_folder import check_hf, check_parallel
-from llmgw_agent.engines.weights import path_of
-from llmgw_agent.errors import RejectedError
+from llmgw_agent.engines.hf_engine import HfEngine
+from llmgw_agent.engines.log_patterns import COMMON_PATTERNS, WEIGHTS_PATTERNS
+from llmgw_agent.engines.split import split_of
 from llmgw_agent.install.shelf import Shelf
-from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
 
+_PROCESSES_BYTES = 2 * GIB
+_CPU_CACHE_BYTES = 2 * GIB
 
-class Sglang(EnvironmentEngine):
+
+class Sglang(HfEngine):
+    title: ClassVar[str] = "SGLang"
+    memory_flag: ClassVar[str] = "--mem-fraction-static"
+    memory_most: ClassVar[float] = 0.95
+    smaller_on_gpus: ClassVar[tuple[str, ...]] = (
+        *("--quantization", "--torchao-config", "--cpu-offload-gb", "--offload-group-size", "--json-model-override-args"),
+        "--load-format",
+    )
     patterns: tuple[Pattern, ...] = (
         Pattern(
             re.compile(
@@ -43,50 +44,39 @@ class Sglang(EnvironmentEngine):
             "Use more GPUs or a smaller quantisation, or raise --mem-fraction-static.",
             final=True,
         ),
-        Pattern(
-            re.compile(
-                r"Cannot find any model weights with `?([^`\s]+)|does not appear to have a file named (\S+)|"
-                r"FileNotFoundError: .*?No such file or directory: '([^']+)'"
-            ),
-            "a file of the weights is missing ({0}).",
-            "Complete the folder, or correct source.",
-            final=True,
-        ),
-        Pattern(
-            re.compile(r"SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization"),
-            "the weights are damaged.",
-            "Fetch or copy them again.",
-            final=True,
-        ),
+        *WEIGHTS_PATTERNS,
         *COMMON_PATTERNS,
     )
 
     def __init__(self, shelf: Shelf) -> None:
         super().__init__("sglang", shelf)
 
-    def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
-        problem = check_args(self.name, wish.args) or check_env(wish.env)
-        if problem is not None:
-            raise RejectedError(problem)
-        path = path_of(wish.source, weights)
-        dummy = value_of(wish.args, "--load-format") == "dummy"
-        found = check_hf(path, "SGLang", weights_needed=not dummy)
-        check_parallel(found.heads, len(wish.gpus))
-        return Checked(path, wish.memory_bytes or found.size + found.size // 10 + 4 * GIB)
+    def host_memory(self, wish: AssignmentRecord, size: int) -> int:
+        if wish.gpus:
+            return _PROCESSES_BYTES * (1 + len(wish.gpus))
+        return size + size // 10 + _CPU_CACHE_BYTES + _PROCESSES_BYTES
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
         assert checked.weights is not None
+        split, gang = split_of(wish), place.gang
         argv = [*located.argv, "--model-path", str(checked.weights), "--served-model-name", wish.model]
         argv += ["--host", place.host, "--port", str(place.port)]
-        if len(wish.gpus) > 1:
-            argv += ["--tensor-parallel-size", str(len(wish.gpus))]
+        if split.tensor > 1:
+            argv += ["--tensor-parallel-size", str(split.tensor)]
+        if split.pipeline > 1:
+            argv += ["--pipeline-parallel-size", str(split.pipeline)]
+        if gang is not None:
+            host = f"[{gang.head.address}]" if ":" in gang.head.address else gang.head.address
+            argv += ["--nnodes", str(len(gang.members)), "--node-rank", str(gang.rank)]
+            argv += ["--dist-init-addr", f"{host}:{gang.head.port}"]
         if not wish.gpus and not given(wish.args, "--device"):
             argv += ["--device", "cpu"]
         if not given(wish.args, "--enable-metrics"):
             argv.append("--enable-metrics")
         if not given(wish.args, "--enable-cache-report"):
             argv.append("--enable-cache-report")
-        environment = environment_of(located, wish, {}) | {"SGLANG_API_KEY": place.api_key}
+        defaults = {**place.fabric, "SGLANG_HOST_IP": gang.own.address} if gang is not None else {}
+        environment = environment_of(located, wish, defaults) | {"SGLANG_API_KEY": place.api_key}
         return Launch([*argv, *wish.args], environment)
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:

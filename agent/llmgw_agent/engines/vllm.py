@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
 
-from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Located, Pattern, Place
+import llmgw_agent.engines.starters
+from llmgw_agent.engines.base import Checked, Facts, Gang, Launch, Located, Pattern, Place
 from llmgw_agent.engines.client import EngineClient
-from llmgw_agent.engines.environment import (
-    COMMON_PATTERNS,
-    GIB,
-    EnvironmentEngine,
-    count_requests,
-    environment_of,
-    given,
-    number_of,
-    value_of,
-)
+from llmgw_agent.engines.environment import GIB, count_requests, environment_of, given, number_of, value_of
 from llmgw_agent.engines.facts import listed_facts
-from llmgw_agent.engines.hf_folder import check_hf, check_parallel
-from llmgw_agent.engines.weights import path_of
+from llmgw_agent.engines.hf_engine import HfEngine
+from llmgw_agent.engines.log_patterns import COMMON_PATTERNS, WEIGHTS_PATTERNS
+from llmgw_agent.engines.split import older, split_of
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.shelf import Shelf
-from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
 
 #: On CPU vLLM takes nearly all of the host's memory for its cache unless it is told how much, in GiB.
 CPU_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 CPU_CACHE_GIB = 4
+CPU_CACHE_FLAG = "--kv-cache-memory-bytes"
+#: The first version that spreads a model over nodes without Ray.
+SEVERAL_NODES = (0, 11, 1)
+#: The first version that is known to take the nearest card of each GPU from the environment.
+NEAREST_CARDS = (0, 32)
 _PROCESSES_BYTES = 3 * GIB // 2
+_HEADLESS = str(Path(llmgw_agent.engines.starters.__file__).parent / "vllm_headless.py")
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class Vllm(EnvironmentEngine):
+class Vllm(HfEngine):
+    title: ClassVar[str] = "vLLM"
+    memory_flag: ClassVar[str] = "--gpu-memory-utilization"
+    memory_most: ClassVar[float] = 0.92
+    smaller_on_gpus: ClassVar[tuple[str, ...]] = (
+        *("--quantization", "-q", "--cpu-offload-gb", "--cpu-offload-params", "--offload-group-size", "--hf-overrides"),
+        "--load-format",
+    )
     patterns: tuple[Pattern, ...] = (
         Pattern(
             re.compile(
@@ -74,21 +83,7 @@ class Vllm(EnvironmentEngine):
             "Take another number of GPUs.",
             final=True,
         ),
-        Pattern(
-            re.compile(
-                r"Cannot find any model weights with `?([^`\s]+)|does not appear to have a file named (\S+)|"
-                r"FileNotFoundError: .*?No such file or directory: '([^']+)'"
-            ),
-            "a file of the weights is missing ({0}).",
-            "Complete the folder, or correct source.",
-            final=True,
-        ),
-        Pattern(
-            re.compile(r"SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer|InvalidHeaderDeserialization"),
-            "the weights are damaged.",
-            "Fetch or copy them again.",
-            final=True,
-        ),
+        *WEIGHTS_PATTERNS,
         Pattern(
             re.compile(r"Value error, (.{1,200})"),
             "vLLM refuses its settings: {0}.",
@@ -101,33 +96,43 @@ class Vllm(EnvironmentEngine):
     def __init__(self, shelf: Shelf) -> None:
         super().__init__("vllm", shelf)
 
-    def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
-        problem = check_args(self.name, wish.args) or check_env(wish.env)
-        if problem is not None:
-            raise RejectedError(problem)
-        path = path_of(wish.source, weights)
-        dummy = value_of(wish.args, "--load-format") == "dummy"
-        found = check_hf(path, "vLLM", weights_needed=not dummy)
-        check_parallel(found.heads, len(wish.gpus))
-        need = wish.memory_bytes or found.size + found.size // 10 + _cpu_cache(wish) * GIB + _PROCESSES_BYTES
-        return Checked(path, need)
+    def host_memory(self, wish: AssignmentRecord, size: int) -> int:
+        if wish.gpus:
+            return _PROCESSES_BYTES * (1 + len(wish.gpus))
+        return size + size // 10 + _cpu_cache(wish) + _PROCESSES_BYTES
 
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
         assert checked.weights is not None
-        argv = [*located.argv, "--model", str(checked.weights), "--served-model-name", wish.model]
-        argv += ["--host", place.host, "--port", str(place.port)]
-        if len(wish.gpus) > 1:
-            argv += ["--tensor-parallel-size", str(len(wish.gpus))]
+        split, gang = split_of(wish), place.gang
+        serves = gang is None or gang.rank == 0
+        # Nodes that do not serve are started by another of vLLM's programs, which takes the weights without a flag.
+        argv = [*located.argv, "--model"] if serves else [located.argv[0], _HEADLESS]
+        argv += [str(checked.weights), "--served-model-name", wish.model]
+        if serves:
+            argv += ["--host", place.host, "--port", str(place.port)]
+        if split.tensor > 1:
+            argv += ["--tensor-parallel-size", str(split.tensor)]
+        if split.pipeline > 1:
+            argv += ["--pipeline-parallel-size", str(split.pipeline)]
+        if gang is not None:
+            argv += _rendezvous(gang, located.version)
         if not given(wish.args, "--enable-prompt-tokens-details", "--no-enable-prompt-tokens-details"):
             argv.append("--enable-prompt-tokens-details")
         if not given(wish.args, "--disable-uvicorn-access-log", "--no-disable-uvicorn-access-log"):
             # A line for each health check would push out what matters.
             argv.append("--disable-uvicorn-access-log")
-        defaults = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-        if not wish.gpus:
-            defaults[CPU_CACHE] = str(CPU_CACHE_GIB)
-        environment = environment_of(located, wish, defaults) | {"VLLM_API_KEY": place.api_key}
+        environment = environment_of(located, wish, self._defaults(wish, located, place)) | {"VLLM_API_KEY": place.api_key}
         return Launch([*argv, *wish.args], environment)
+
+    def _defaults(self, wish: AssignmentRecord, located: Located, place: Place) -> dict[str, str]:
+        defaults = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        if not wish.gpus and not given(wish.args, CPU_CACHE_FLAG):
+            defaults[CPU_CACHE] = str(CPU_CACHE_GIB)
+        if place.gang is not None:
+            defaults |= {**place.fabric, "VLLM_HOST_IP": place.gang.own.address}
+            if place.nearest_cards and not older(located.version, NEAREST_CARDS):
+                defaults |= _cards(place.nearest_cards)
+        return defaults
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:
         if wish.capabilities is not None:
@@ -145,11 +150,36 @@ class Vllm(EnvironmentEngine):
         return replace(facts, max_concurrency=number_of(wish.args, "--max-num-seqs"))
 
 
+def _rendezvous(gang: Gang, version: str) -> list[str]:
+    if older(version, SEVERAL_NODES):
+        raise RejectedError(
+            f"nodes: vLLM {version} cannot spread a model over nodes; use version "
+            f"{'.'.join(map(str, SEVERAL_NODES))} or newer, or a profile with nodes: 1"
+        )
+    where = ["--nnodes", str(len(gang.members)), "--node-rank", str(gang.rank)]
+    where += ["--master-addr", gang.head.address, "--master-port", str(gang.head.port)]
+    return [*where, "--headless"] if gang.rank else where
+
+
+def _cards(nearest: Mapping[str, str]) -> dict[str, str]:
+    """For UCX only: NCCL finds the nearest of the cards that NCCL_IB_HCA lists by itself, and all of them when one fails."""
+    pairs = ",".join(f"{gpu}={card}" for gpu, card in nearest.items())
+    return {"VLLM_GPU_NIC_PCIE_MAPPING": pairs, "VLLM_NIC_SELECTION_VARS": "UCX_NET_DEVICES:1"}
+
+
 def _cpu_cache(wish: AssignmentRecord) -> int:
-    """GiB of host memory for the KV cache; 0 on GPUs."""
-    if wish.gpus:
-        return 0
-    text = wish.env.get(CPU_CACHE, str(CPU_CACHE_GIB))
+    """Bytes of host memory for the KV cache of a CPU."""
+    size = _bytes(value_of(wish.args, CPU_CACHE_FLAG) or "")
+    # The variable goes before the flag.
+    text = wish.env.get(CPU_CACHE) or ("" if size is not None else str(CPU_CACHE_GIB))
+    if not text:
+        return size or 0
     if not (text.isascii() and text.isdigit()):
         raise RejectedError(f"env: {CPU_CACHE}={text!r} is not a whole number of GiB; correct it")
-    return int(text)
+    return int(text) * GIB
+
+
+def _bytes(text: str) -> int | None:
+    """A size as vLLM reads it: 25.6k is 25600, 25K is 25 × 1024. None for what its own parser is to refuse."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)", text)
+    return int(float(found[1]) * _UNITS.get(found[2], 1)) if found is not None else None
