@@ -18,7 +18,7 @@ from llmgw_agent.engines.registry import make_drivers
 from llmgw_agent.fabric_maps import FabricMaps
 from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.watch import HardwareWatch
-from llmgw_agent.host.inventory import memory_for_engines
+from llmgw_agent.host.inventory import Devices, memory_for_engines
 from llmgw_agent.host.memory import read_memory
 from llmgw_agent.install.archives import Archives
 from llmgw_agent.install.choose import Kind
@@ -114,7 +114,8 @@ class App:
             self._gpu_classes = lambda: frozenset(each.gpu_class for each in hardware.devices.gpus)
             bandwidth = Bandwidth(context, store, hardware, lambda: self._secret)
             context.measure = bandwidth.measure
-            context.fabric_env = lambda: dict(hardware.devices.topology.get("nccl_env", {}))
+            context.topology = lambda: hardware.devices.topology
+            context.memory = lambda: _memory(config, hardware.devices)
             service = AgentService(
                 lambda: self._token,
                 lambda shard: log_folder(config.state_dir, shard),
@@ -282,6 +283,7 @@ def _note(problems: dict[str, str], subject: str, text: str | None) -> None:
         problems[subject] = text
 
 
-def _memory(config: AgentConfig) -> Host:
+def _memory(config: AgentConfig, devices: Devices | None = None) -> Host:
     reserved = parse_bytes(config.node.reserved_memory)
-    return Host(memory_limit=memory_for_engines(config), memory_free=max(0, read_memory().available - reserved))
+    gpus = {each.uuid: each.memory_bytes for each in devices.gpus} if devices is not None else {}
+    return Host(memory_for_engines(config), max(0, read_memory().available - reserved), gpus)

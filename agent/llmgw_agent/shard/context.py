@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import aiohttp
 
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.engines.base import Host
 from llmgw_agent.engines.registry import Drivers
+from llmgw_agent.engines.rehearse import Rehearsals
 from llmgw_agent.hardware.bandwidth.errors import PeerUnreachableError
 from llmgw_agent.install.installer import Installer
 from llmgw_agent.process.identity import Owner
@@ -55,8 +56,9 @@ class Context:
     """How engines are kept apart."""
     measure: Measure = _untested
     """Tests the link to another node."""
-    fabric_env: Callable[[], dict[str, str]] = dict
-    """What engines need to find each other over this node's networks."""
+    topology: Callable[[], Mapping[str, Any]] = dict
+    """What connects this node's devices and networks, as the inventory has it."""
+    rehearsals: Rehearsals = field(default_factory=Rehearsals)
     spread: Callable[[], float] = random.random
     checkpoint: Callable[[str], None] = lambda _: None
     """Called with the name of each step whose interruption must do no harm; tests end the agent there."""

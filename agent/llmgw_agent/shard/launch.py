@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from llmgw_agent.engines.base import Available, Checked, Driver, Gang, Launch, Located, Place
 from llmgw_agent.engines.llamacpp import LlamaCpp
+from llmgw_agent.engines.fabric import fabric_environment, nearest_cards
+from llmgw_agent.engines.hf_engine import HfEngine
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.progress import Progress
@@ -20,7 +22,6 @@ from llmgw_agent.process.output import Output
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.engine import Engine
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, fingerprint
-from llmgw_base.net import is_loopback
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord, ShardRole
 from llmgw_proto.records.model import parse_bytes
@@ -50,6 +51,8 @@ async def locate(context: Context, wish: AssignmentRecord, progress: Progress = 
     located = await _find(context, wish, driver, progress)
     if located is None:
         raise RejectedError(f"engine {wish.engine} is not installed on node {context.node}; {_how_to_install(wish)}")
+    if isinstance(driver, HfEngine):
+        await context.rehearsals.rehearse(driver, wish, located)
     return driver, located
 
 
@@ -135,7 +138,7 @@ class Launcher:
                 memory_bytes=prepared.checked.memory_bytes,
             )
             gang = self._gang(prepared.driver, port)
-            place = Place(host, port, self.api_key, gang, self._fabric())
+            place = self._place(host, port, gang)
             launch = prepared.driver.launch(wish, prepared.located, prepared.checked, place)
             context.checkpoint("before-attempt-saved")
             if gang is not None:
@@ -159,9 +162,12 @@ class Launcher:
         members[gang.rank] = replace(gang.own, port=port)
         return replace(gang, members=tuple(members))
 
-    def _fabric(self) -> dict[str, str]:
-        """Names of interfaces would lead away from where the members meet if that is this host itself."""
-        return {} if self.gang is None or is_loopback(self.gang.own.address) else self.context.fabric_env()
+    def _place(self, host: str, port: int, gang: Gang | None) -> Place:
+        if gang is None:
+            return Place(host, port, self.api_key)
+        topology = self.context.topology()
+        fabric, cards = fabric_environment(topology, gang.own.address), nearest_cards(topology, self.wish.gpus)
+        return Place(host, port, self.api_key, gang, fabric, cards)
 
     async def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
         marker = marker_of(self.context, self.wish, attempt)
