@@ -14,7 +14,8 @@
 
 - *Assigned*: the wish is known. *Installing*: the engine's program is looked up, or installed.
 - *Fetching*: the weights are looked up, and fetched if they are not here.
-- *Starting*: the process runs, its port is not open; or it waits for other nodes of its replica. *Probing*: it listens and is asked for a first token.
+- *Starting*: the process runs, its port is not open; or it waits for other nodes of its replica.
+- *Probing*: it listens and is asked for a first token.
 - *Ready*: routers may send requests. *Suspect*: it runs and does not answer; routers may not.
 - *Failed*: the attempt is over and another one follows, when, stands in the record. *Rejected*: none follows.
 - *Draining*: no new requests; running ones may finish. *Stopped*: nothing of it is left.
