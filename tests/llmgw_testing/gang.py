@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+from llmgw_base.etcd.api import Put
+from llmgw_proto import keyspace
 from llmgw_proto.records import AssignmentRecord, ShardRecord, ShardRole
 from llmgw_testing.agent_harness import WITHIN, AgentHarness
 from llmgw_testing.memserver import MemoryServer
@@ -24,8 +27,8 @@ REPLICA = "m-1"
 
 
 class GangNodes:
-    def __init__(self, agents: list[AgentHarness]) -> None:
-        self.agents = agents
+    def __init__(self, agents: list[AgentHarness], server: MemoryServer) -> None:
+        self.agents, self.server = agents, server
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +72,22 @@ class GangNodes:
         assert await self.agents[0].endpoint(REPLICA) is not None
         return found
 
+    async def told(self, rank: int, fits: Callable[[ShardRecord], bool]) -> ShardRecord:
+        """Waits until the member's record fits, if only for a moment."""
+        agent, record = self.agents[rank], None
+        key = keyspace.shard(agent.node, f"{REPLICA}.{rank}")
+        async with asyncio.timeout(WITHIN), contextlib.aclosing(agent.store.watch(key)) as changes:
+            async for change in changes:
+                if isinstance(change, Put):
+                    record = ShardRecord.decode(change.value)
+                    if fits(record):
+                        return record
+        raise AssertionError(f"the watch ended; last seen: {record}")
+
+    async def updated(self, rank: int, before: ShardRecord) -> None:
+        """Waits until the member's agent said something since."""
+        await self.told(rank, lambda record: record.updated_at > before.updated_at)
+
     async def nothing_left(self) -> None:
         for rank, agent in enumerate(self.agents):
             await agent.nothing_left(f"{REPLICA}.{rank}", REPLICA)
@@ -88,4 +107,4 @@ async def gang(root: Path, size: int, **settings: Any) -> AsyncIterator[GangNode
         agents = [AgentHarness(root / f"n{rank}", server=server, engines=engines, **settings) for rank in range(size)]
         for agent in agents:
             await stack.enter_async_context(agent)
-        yield GangNodes(agents)
+        yield GangNodes(agents, server)

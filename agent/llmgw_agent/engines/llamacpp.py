@@ -16,7 +16,7 @@ from llmgw_agent.engines.base import Available, Checked, Facts, Host, Launch, Lo
 from llmgw_agent.engines.client import EngineClient, EngineSilentError
 from llmgw_agent.engines.facts import listed_facts
 from llmgw_agent.engines.llamacpp_memory import memory_needed
-from llmgw_agent.engines.llamacpp_rpc import find_rpc_server, head_arguments, worker_argv
+from llmgw_agent.engines.llamacpp_rpc import RPC_PATTERNS, find_rpc_server, head_arguments, worker_argv
 from llmgw_agent.engines.weights import check_gguf, path_of
 from llmgw_agent.errors import RejectedError
 from llmgw_agent.install.shelf import Shelf
@@ -51,6 +51,7 @@ class LlamaCpp:
             "Correct the model's args.",
             final=True,
         ),
+        *RPC_PATTERNS,
         Pattern(
             re.compile(r"couldn't bind HTTP server socket|address already in use", re.IGNORECASE),
             "the port was taken.",

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
-from llmgw_agent.engines.base import Gang, Member
+from llmgw_agent.engines.base import Gang, Member, Pattern
 from llmgw_agent.errors import RejectedError
 from llmgw_proto.records import AssignmentRecord
 
 #: What llama.cpp has called it over time.
 NAMES = ("ggml-rpc-server", "rpc-server")
+RPC_PATTERNS: tuple[Pattern, ...] = (
+    Pattern(
+        re.compile(r"Failed to create server socket"),
+        "the port was taken, or the address is not this node's.",
+        "Another port is tried; engines.gang.address must be an address of this node.",
+        port_taken=True,
+    ),
+    Pattern(
+        re.compile(r"[Ff]ailed to connect to (\S+:\d+)"),
+        "the RPC server of another node could not be reached at {0}.",
+        "Open the hosts' firewalls to each other, or set engines.gang.address there to an address that this node reaches.",
+    ),
+    Pattern(
+        re.compile(r"Remote RPC server crashed or returned malformed response|RPC server version mismatch|protocol version"),
+        "the RPC server of another node ended, or is of another version of llama.cpp.",
+        "See the state and log of the replica's other shards, and have the same llama.cpp on all nodes.",
+    ),
+)
 
 
 def find_rpc_server(configured: str | None, llama_server: str) -> str:

@@ -276,6 +276,7 @@ class Runner:
             # An engine that was ready before has no start to be patient with.
             limit = limits.start_seconds if known is None else limits.hang_seconds
             found = await serving.become_ready(limit, lambda: self._listening(began))
+            await self._part.until_joined()
             timings = self._ledger.saved.timings
             waited = context.clock.monotonic() - began - (timings.start_to_listen or 0.0)
             self._ledger.change(timings=timings.model_copy(update={"listen_to_ready": waited}))

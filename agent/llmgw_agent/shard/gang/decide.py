@@ -65,8 +65,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The attempt goes on. ``ready``: all that this member needs of others is there."""
+    """The attempt goes on. ``joined``: for the head, all workers run in it. ``ready``: all that this member needs of others
+    is there: for the head all workers' ports, for a worker a head that serves."""
 
+    joined: bool
     ready: bool
 
 
@@ -195,14 +197,15 @@ def _gather(own: Own, peers: Sequence[Peer]) -> Step:
 
 
 def _lead(own: Own, peers: Sequence[Peer], joined: Collection[int]) -> Step:
-    attempt, ready = own.state.attempt, True
+    serves, places = own.state.phase is GangPhase.READY, set()
     for peer in peers:
-        place = standing(peer, own.epoch, own.generation, attempt)
-        began = place in (Standing.STARTED, Standing.READY, Standing.UNKNOWN, Standing.LEAVING)
-        if _DURING[place] is End or (not began and peer.rank in joined):
+        place = standing(peer, own.epoch, own.generation, own.state.attempt)
+        late = place in (Standing.PREPARING, Standing.PREPARED)
+        # A head that serves had all of them.
+        if _DURING[place] is End or (late and (serves or peer.rank in joined)):
             return End(peer.rank, _why(peer), final=place is Standing.REJECTED)
-        ready = ready and place is Standing.READY
-    return Run(ready)
+        places.add(place)
+    return Run(joined=places <= {Standing.STARTED, Standing.READY}, ready=places <= {Standing.READY})
 
 
 def _await(own: Own, head: Peer) -> Step:
@@ -216,9 +219,9 @@ def _await(own: Own, head: Peer) -> Step:
 def _accompany(own: Own, head: Peer) -> Step:
     record, said = head.record, _state(head)
     if record is None:
-        return End(HEAD_RANK, _why(head)) if head.known else Run(ready=False)
+        return End(HEAD_RANK, _why(head)) if head.known else Run(joined=False, ready=False)
     if record.epoch == own.epoch and said.attempt == own.state.attempt and said.phase in RUNNING:
-        return Run(ready=said.phase is GangPhase.READY)
+        return Run(joined=True, ready=said.phase is GangPhase.READY)
     return End(HEAD_RANK, _why(head))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Protocol
 
 from llmgw_agent.engines.base import Driver, Gang, Member
@@ -25,6 +25,7 @@ Say = Callable[[str], None]
 KNOWN_WITHIN = 2.0
 #: A member that is down explains itself once its processes are gone and its log is read.
 EXPLAINED_WITHIN = 5.0
+LISTENING = frozenset({GangPhase.READY})
 
 
 class Part(Protocol):
@@ -77,6 +78,14 @@ class Part(Protocol):
         """
         ...
 
+    async def until_joined(self) -> None:
+        """For the head: returns when the others have begun as well.
+
+        Raises:
+            AttemptError: they have not in time.
+        """
+        ...
+
     async def until_ready(self) -> None:
         """For a worker: returns when the head serves."""
         ...
@@ -125,6 +134,9 @@ class Alone:
         pass
 
     async def until_known(self) -> None:
+        pass
+
+    async def until_joined(self) -> None:
         pass
 
     async def until_ready(self) -> None:
@@ -207,7 +219,7 @@ class Membership:
         self._ledger.change(meeting_port=port)
         self.started(Gang(HEAD_RANK, attempt, (head,)))
         if listens:
-            await self._until_listening(attempt, say)
+            await self._until_all(LISTENING, "listen", say)
         return Gang(HEAD_RANK, attempt, (head, *(Member(each.node, _address(each), _port(each)) for each in self._peers.all)))
 
     async def _gather(self, say: Say) -> int:
@@ -236,18 +248,19 @@ class Membership:
                 )
             await self._peers.news(limit - waited)
 
-    async def _until_listening(self, attempt: int, say: Say) -> None:
-        clock, limit = self._context.clock, self._context.config.engines.start_seconds
+    async def _until_all(self, phases: Collection[GangPhase], what: str, say: Say = lambda _: None) -> None:
+        """Waits until all others are in one of these phases: those of a Run that has joined, or is ready."""
+        clock, limit, attempt = self._context.clock, self._context.config.engines.start_seconds, self._state.attempt
         deadline = clock.monotonic() + limit
         while True:
             step = self._checked()
-            if isinstance(step, Run) and step.ready:
+            if isinstance(step, Run) and (step.ready if phases == LISTENING else step.joined):
                 return
-            late = [peer for peer in self._peers.all if not _listens(peer, attempt)]
+            late = [peer for peer in self._peers.all if _gang(peer).attempt != attempt or _gang(peer).phase not in phases]
             names = ", ".join(map(describe, late))
-            say(f"attempt {attempt} waits for the engine on {names} to listen")
+            say(f"attempt {attempt} waits for the engine on {names} to {what}")
             if clock.monotonic() >= deadline:
-                raise AttemptError(f"the engine on {names} did not listen within {limit:g} s; look at its log.")
+                raise AttemptError(f"the engine on {names} did not {what} within {limit:g} s; look at its log.")
             await self._peers.news(deadline - clock.monotonic())
 
     async def _accompany(self, say: Say) -> Gang:
@@ -276,6 +289,10 @@ class Membership:
         while not self._peers.known and clock.monotonic() < deadline:
             await self._peers.news(deadline - clock.monotonic())
         self._checked()
+
+    async def until_joined(self) -> None:
+        if self._state.phase is GangPhase.STARTED:
+            await self._until_all(RUNNING, "start")
 
     async def until_ready(self) -> None:
         while True:
@@ -341,8 +358,6 @@ class Membership:
         state, wish = self._state, self._wish
         if state.phase in RUNNING:
             self._joined |= {peer.rank for peer in self._peers.all if _runs(peer, state.attempt)}
-            if state.phase is GangPhase.READY and self._leads:
-                self._joined |= {peer.rank for peer in self._peers.all}
         return decide(Own(self._rank, wish.epoch, wish.generation, state), self._peers.all, self._joined)
 
     def _checked(self) -> Step:
@@ -375,10 +390,6 @@ def _port(peer: Peer) -> int:
 
 def _runs(peer: Peer, attempt: int) -> bool:
     return _gang(peer).attempt == attempt and _gang(peer).phase in RUNNING
-
-
-def _listens(peer: Peer, attempt: int) -> bool:
-    return _gang(peer).attempt == attempt and _gang(peer).phase is GangPhase.READY
 
 
 def _progress(peer: Peer) -> object:
