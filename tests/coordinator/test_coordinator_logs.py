@@ -17,7 +17,7 @@ from llmgw_proto.records import AliveRecord, ClusterRecord
 from llmgw_testing.coordinators import TOKEN, Admin, Cluster, admin_of
 from llmgw_testing.log_agent import LogAgent, log_agent
 from llmgw_testing.wait import eventually
-from llmgw_testing.worlds import model
+from llmgw_testing.worlds import model, profile
 
 SECRET = "ab" * 32
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -169,5 +169,31 @@ def test_unknown_replicas_and_odd_numbers_are_refused() -> None:
                 answer = await admin.ask("GET", f"{path}?{query}")
                 assert (answer.status, answer.error) == (422, "invalid"), query
             assert agent.requests == []
+
+    asyncio.run(test())
+
+
+def test_the_log_of_each_shard_is_asked_of_its_own_node() -> None:
+    async def test() -> None:
+        async with serving() as (cluster, first, admin, _), log_agent(agent_token(SECRET, "n2")) as second:
+            await cluster.add_node("n2")
+            await cluster.hand.delete(keyspace.model("m"))
+            await cluster.live(5)
+            await cluster.apply(model("pair", 1, profile(nodes=2)))
+            alive = AliveRecord(node="n2", version="0", started_at=0.0, pid=1, grpc_address=second.address)
+            await cluster.hand.put(keyspace.alive("n2"), alive.encode())
+            await cluster.live(5)
+            shards = {one.rank: (name, one) for name, records in (await cluster.assigned()).items() for one in records}
+            agents = {"n1": first, "n2": second}
+            path = f"/admin/v1/replicas/{shards[0][1].replica}/logs"
+            for query, rank in (("", 0), ("?rank=0", 0), ("?rank=1", 1)):
+                name, wish = shards[rank]
+                await admin.ask("GET", path + query)
+                assert agents[name].requests.pop().shard == wish.shard
+            answer = await admin.ask("GET", path + "?rank=2")
+            assert (answer.status, answer.error) == (404, "shard_not_found")
+            assert "has no shard of rank 2, only 0, 1" in answer.body["error"]["message"]
+            assert (await admin.ask("GET", path + "?rank=x")).status == 422
+            assert first.requests == second.requests == []
 
     asyncio.run(test())

@@ -18,6 +18,7 @@ def replica(index: int, kind: str) -> ReplicaView:
         id=f"r{index}",
         model="m",
         node="n",
+        nodes=["n"],
         epoch=1,
         state=state,
         reason="",
@@ -33,6 +34,7 @@ def replica(index: int, kind: str) -> ReplicaView:
         engine="llamacpp",
         engine_version="",
         log_path="",
+        shards=[],
     )
 
 

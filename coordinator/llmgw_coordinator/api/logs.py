@@ -16,6 +16,7 @@ from llmgw_base.etcd.timers import done_within, reap
 from llmgw_coordinator.api.agents import Agents, unreachable
 from llmgw_coordinator.api.context import Context
 from llmgw_coordinator.api.problems import ApiError, not_found
+from llmgw_coordinator.api.replica_view import whole
 from llmgw_coordinator.api.routes import Query, Route
 from llmgw_proto.agent_pb2 import LogsRequest
 
@@ -52,6 +53,7 @@ class Logs:
                         "lines from the end to begin with; 0: from the start of the current file; with since or grep: of the "
                         "lines that are left, and 0: all of them",
                     ),
+                    Query("rank", {"type": "integer", "minimum": 0, "default": 0}, "of the shard, for a replica over nodes"),
                     Query("follow", {"type": "integer", "enum": [0, 1], "default": 0}, "1: go on with what is appended later"),
                     Query("since", {"type": "number", "minimum": 0}, "only what was written since then, Unix time in seconds"),
                     Query("grep", {"type": "string", "maxLength": 500}, "only lines that match this regular expression (RE2)"),
@@ -70,7 +72,7 @@ class Logs:
         tail = _number(request, "tail", 100, _MOST_LINES)
         follow = bool(_number(request, "follow", 0, 1))
         since, query = _time(request, "since"), request.query
-        target = self._target(request.match_info["replica"])
+        target = self._target(request.match_info["replica"], _number(request, "rank", 0, _MOST_LINES))
         async with self._agents.line(target.node) as line:
             wanted = LogsRequest(
                 shard=target.shard,
@@ -84,14 +86,17 @@ class Logs:
             # Leaving the line ends the call, also when the client has left and this task is being cancelled.
             return await _relay(request, call, target, self._context)
 
-    def _target(self, replica: str) -> Target:
-        view = self._context.facts().view
-        wished = {(node, shard): stored.record.replica for (node, shard), stored in view.assignments.items()}
-        left = {(node, shard): stored.record.replica for (node, shard), stored in view.shards.items()}
-        place = next((place for known in (wished, left) for place, name in known.items() if name == replica), None)
-        if place is None:
+    def _target(self, replica: str, rank: int) -> Target:
+        parts = whole(self._context.facts().view).get(replica)
+        if parts is None:
             raise not_found("replica", replica, see="replica list")
-        return Target(*place)
+        for each in parts:
+            if each.known.rank == rank:
+                return Target(each.node, each.known.shard)
+        ranks = ", ".join(str(each.known.rank) for each in parts)
+        raise ApiError(
+            404, "shard_not_found", f"replica {replica} has no shard of rank {rank}, only {ranks}", "ask for one that it has"
+        )
 
 
 async def _relay(request: web.Request, call: Any, target: Target, context: Context) -> web.StreamResponse:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmgw_coordinator.api.model_state import ready_count, state_of
+from llmgw_coordinator.api.replica_view import replica_view, whole
 from llmgw_coordinator.api.shapes import ModelState, ModelSummary, ModelView, NodeView, ReplicaView
 from llmgw_coordinator.planner import Plan
-from llmgw_coordinator.state.view import Place, View
-from llmgw_proto.records import AssignmentRecord, ModelSpec, ShardRecord
+from llmgw_coordinator.state.view import View
+from llmgw_proto.records import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,7 @@ class Facts:
 
 def replica_views(facts: Facts) -> dict[str, ReplicaView]:
     """By id: what is assigned, and what is left of replicas that are assigned no longer."""
-    view = facts.view
-    found = {
-        stored.record.replica: _replica(facts, (node, shard), stored.record, _told(view, (node, shard), stored.record))
-        for (node, shard), stored in sorted(view.assignments.items(), key=lambda item: item[1].record.epoch)
-    }
-    for place, left in view.shards.items():
-        if left.record.replica not in found and place not in view.assignments:
-            found[left.record.replica] = _replica(facts, place, None, left.record)
-    return found
+    return {replica: replica_view(facts.view, parts) for replica, parts in whole(facts.view).items()}
 
 
 def model_views(facts: Facts, *, fresh: Mapping[str, ModelSpec] | None = None) -> list[ModelView]:
@@ -79,48 +72,11 @@ def node_views(facts: Facts) -> list[NodeView]:
     ]
 
 
-def _told(view: View, place: Place, wish: AssignmentRecord) -> ShardRecord | None:
-    """What the agent says about this epoch; what it said about an earlier one is history."""
-    stored = view.shards.get(place)
-    return stored.record if stored is not None and stored.record.epoch == wish.epoch else None
-
-
-def _replica(facts: Facts, place: Place, wish: AssignmentRecord | None, truth: ShardRecord | None) -> ReplicaView:
-    known = wish if wish is not None else truth
-    assert known is not None
-    endpoint = facts.view.endpoints.get((place[0], known.replica))
-    live = endpoint.record if endpoint is not None and endpoint.record.epoch == known.epoch else None
-    reason = truth.reason if truth is not None else ""
-    if place[0] not in facts.view.breathing:
-        away = f"node {place[0]} is away; this is what it last reported"
-        reason = f"{away}: {reason}" if reason else away
-    return ReplicaView(
-        id=known.replica,
-        model=known.model,
-        node=place[0],
-        epoch=known.epoch,
-        state=truth.state if truth is not None else "Assigned",
-        reason=reason,
-        url=live.url if live is not None else None,
-        pid=truth.pid if truth is not None else None,
-        port=truth.port if truth is not None else None,
-        restarts=truth.restarts if truth is not None else 0,
-        started_at=truth.started_at if truth is not None else None,
-        next_attempt_at=truth.next_attempt_at if truth is not None else None,
-        gpus=known.gpus,
-        draining=wish is None or (live is not None and live.draining),
-        generation=known.generation,
-        engine=known.engine,
-        engine_version=truth.engine_version if truth is not None else "",
-        log_path=truth.log_path if truth is not None else "",
-    )
-
-
 def _model(facts: Facts, name: str, spec: ModelSpec | None, replicas: list[ReplicaView]) -> ModelView:
     wanted = spec.replicas.min if spec is not None else 0
     unread = facts.view.unread_models.get(name)
     failure = facts.plan.failures.get(name)
-    away = {each.id for each in replicas if each.node not in facts.view.breathing}
+    away = {each.id for each in replicas if not facts.view.breathing.issuperset(each.nodes)}
     state = state_of(
         wanted,
         replicas,

@@ -6,7 +6,15 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from llmgw_proto.records import FabricMapRecord, InventoryRecord, ModelSpec, NodeStatusRecord, RouterLoad
+from llmgw_proto.records import (
+    FabricMapRecord,
+    GangPhase,
+    InventoryRecord,
+    ModelSpec,
+    NodeStatusRecord,
+    RouterLoad,
+    ShardRole,
+)
 
 
 class Shape(BaseModel):
@@ -35,12 +43,32 @@ class ModelState(StrEnum):
     REMOVING = "Removing"
 
 
+class ShardView(Shape):
+    """What runs of a replica on one node."""
+
+    shard: str
+    rank: int
+    role: ShardRole
+    node: str
+    state: str = Field(description="as the agent reports it; Assigned until it does")
+    reason: str
+    pid: int | None
+    port: int | None
+    phase: GangPhase | None = Field(description="where it stands among the shards of a replica over several nodes")
+    attempt: int | None = Field(description="of the replica to start on its nodes, that the phase belongs to")
+    gpus: list[str]
+    log_path: str
+
+
 class ReplicaView(Shape):
+    """A replica as a whole: as ready as the least ready of its shards. Process, address and restarts are the head's."""
+
     id: str
     model: str
-    node: str
+    node: str = Field(description="the head's")
+    nodes: list[str] = Field(description="of all its shards, by rank")
     epoch: int
-    state: str = Field(description="as the agent reports it; Assigned until it does")
+    state: str = Field(description="as the agents report it; Assigned until they do")
     reason: str
     url: str | None
     pid: int | None
@@ -54,6 +82,7 @@ class ReplicaView(Shape):
     engine: str
     engine_version: str
     log_path: str
+    shards: list[ShardView] = Field(description="by rank, the head first")
 
 
 class ModelSummary(Shape):
