@@ -14,7 +14,7 @@ import argparse, json, os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 parser = argparse.ArgumentParser()
-for flag in ("--model", "--served-model-name", "--host", "--port", "--max-num-seqs"):
+for flag in ("--model", "--served-model-name", "--host", "--port", "--max-num-seqs", "--tensor-parallel-size"):
     parser.add_argument(flag)
 for flag in ("--enable-prompt-tokens-details", "--disable-uvicorn-access-log"):
     parser.add_argument(flag, action="store_true")
