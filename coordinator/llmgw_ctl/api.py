@@ -8,10 +8,26 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 
+class ShardView(TypedDict, total=False):
+    shard: str
+    rank: int
+    role: str
+    node: str
+    state: str
+    reason: str
+    pid: int | None
+    port: int | None
+    phase: str | None
+    attempt: int | None
+    gpus: list[str]
+    log_path: str
+
+
 class ReplicaView(TypedDict, total=False):
     id: str
     model: str
     node: str
+    nodes: list[str]
     epoch: int
     state: str
     reason: str
@@ -27,6 +43,7 @@ class ReplicaView(TypedDict, total=False):
     engine: str
     engine_version: str
     log_path: str
+    shards: list[ShardView]
 
 
 class ModelView(TypedDict, total=False):

@@ -39,6 +39,8 @@ class ServeWish:
     env: tuple[str, ...] = ()
     policy: str | None = None
     command: tuple[str, ...] = ()
+    gpu_class: str | None = None
+    nodes: int = 1
 
 
 def spec_of(wish: ServeWish, folder: Path) -> dict[str, Any]:
@@ -49,6 +51,10 @@ def spec_of(wish: ServeWish, folder: Path) -> dict[str, Any]:
     """
     engine = wish.engine or ("command" if wish.command else "llamacpp")
     profile: dict[str, Any] = {"engine": engine, "gpus": wish.gpus, "args": list(wish.args), "env": _environment(wish.env)}
+    if wish.gpu_class is not None:
+        profile["gpu_class"] = wish.gpu_class
+    if wish.nodes > 1:
+        profile["nodes"] = wish.nodes
     if wish.memory is not None:
         profile["memory"] = wish.memory
     if wish.command:

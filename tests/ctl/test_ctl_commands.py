@@ -266,3 +266,77 @@ def test_version(ctl: Ctl) -> None:
     assert ctl("--version")[0] == f"llmgwctl {__version__}\n"
     lines = ctl("version", "--cluster")[0].splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["PROGRAM", "agent", "coordinator", "router"]
+
+
+# --- replicas over several nodes ---------------------------------------------------------------------------------------------
+
+
+def over(*nodes: str) -> dict[str, object]:
+    """A replica as the coordinator shows it."""
+    shards = [
+        {
+            "shard": f"m-1.{rank}",
+            "rank": rank,
+            "role": "worker" if rank else "head",
+            "node": name,
+            "state": "Starting",
+            "reason": "waiting for the head" if rank else "",
+            "pid": 40 + rank,
+            "port": None,
+            "phase": "prepared",
+            "attempt": 2,
+            "gpus": ["g0", "g1"],
+            "log_path": "/var/log/m.log",
+        }
+        for rank, name in enumerate(nodes)
+    ]
+    return {"id": "m-1", "model": "m", "node": nodes[0], "nodes": list(nodes), "state": "Starting", "shards": shards}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shown"), [(("n1",), "n1"), (("n1", "n2"), "n1 + n2"), (("n1", "n2", "n3", "n4"), "n1 (+3)")]
+)
+def test_a_replica_over_nodes_is_one_row(ctl: Ctl, nodes: tuple[str, ...], shown: str) -> None:
+    ctl.admin.answer_all_with(200, json.dumps({"replicas": [over(*nodes)]}).encode())
+    (row,) = ctl("replica", "list")[0].splitlines()[1:]
+    assert [each.strip() for each in row.split("  ") if each.strip()][:4] == ["m-1", "m", shown, "Starting"]
+    assert json.loads(ctl("replica", "list", "-o", "json")[0])[0]["shards"] == over(*nodes)["shards"]
+
+
+def test_replica_show_has_a_row_for_each_shard_of_several(ctl: Ctl) -> None:
+    ctl.admin.answer_all_with(200, json.dumps(over("n1", "n2")).encode())
+    out = ctl("replica", "show", "m-1")[0]
+    assert "Nodes:" in out
+    assert "n1, n2" in out
+    head, worker = [line.split() for line in out.splitlines()[-2:]]
+    assert head == ["0", "head", "n1", "Starting", "prepared", "2", "40", "2", "-"]
+    assert worker == ["1", "worker", "n2", "Starting", "prepared", "2", "41", "2", "waiting", "for", "the", "head"]
+    ctl.admin.answer_all_with(200, json.dumps(over("n1")).encode())
+    assert "RANK" not in ctl("replica", "show", "m-1")[0]
+
+
+def test_node_show_lists_the_replicas_of_which_it_has_a_shard(ctl: Ctl) -> None:
+    both = {**node_view("n2"), "replicas": [over("n1", "n2"), {**over("n3"), "id": "other-1"}]}
+    ctl.admin.answer_all_with(200, json.dumps(both).encode())
+    out = ctl("node", "show", "n2")[0]
+    assert "n1 + n2" in out
+    assert "other-1" not in out
+
+
+def test_the_log_of_another_shard_can_be_asked_for(ctl: Ctl) -> None:
+    ctl.admin.add("m")
+    ctl("replica", "logs", "m-00000", "--rank", "1")
+    assert ctl.admin.requests[-1] == ("GET", "/admin/v1/replicas/m-00000/logs?tail=100&rank=1")
+
+
+def test_serve_over_several_nodes(ctl: Ctl) -> None:
+    words = ("--engine", "vllm", "--nodes", "2", "--gpus", "8", "--gpu-class", "H100-80GB")
+    ctl("model", "serve", "m", "hf:org/m", *words, "--no-wait")
+    profile = ctl.admin.bodies[0]["profiles"][0]
+    assert (profile["nodes"], profile["gpus"], profile["gpu_class"]) == (2, 8, "H100-80GB")
+    assert "over 2 nodes, 8 GPUs of class H100-80GB" in ctl("model", "show", "m")[0]
+    assert (
+        "nodes: engine 'command' runs on one node"
+        in ctl("model", "serve", "m", "--nodes", "2", "--", "x", "{port}", expect=2)[1]
+    )
+    assert "set gpus too" in ctl("model", "serve", "m", "/m", "--gpu-class", "H100-80GB", expect=2)[1]

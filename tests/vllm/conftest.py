@@ -1,10 +1,22 @@
-"""These tests install a real vLLM, which takes minutes and gigabytes: they run when they are named, see ``make test-vllm``."""
+"""These tests install real engines, which takes minutes and gigabytes: they run when they are named, see ``make test-vllm``.
+
+An engine takes most of a minute to start. So all tests share one stack, and those that only ask share one engine.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from llmgw_testing.real_engines import MODEL, Served, Site
+from llmgw_testing.stack import Stack
+from llmgw_testing.vllm_real import START, tiny_model, tiny_spec
+from llmgw_testing.wait import wait_until
 
 HERE = Path(__file__).parent
 
@@ -12,3 +24,35 @@ HERE = Path(__file__).parent
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     named = [(config.invocation_params.dir / each.partition("::")[0]).resolve() for each in config.args]
     return None if any(each == HERE or HERE in each.parents for each in named) else True
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("engines")
+    with pytest.MonkeyPatch.context() as patch:
+        # What one node has downloaded is linked, not fetched again, by the next.
+        patch.setenv("UV_CACHE_DIR", os.environ.get("UV_CACHE_DIR") or str(root / "uv"))
+        with Stack(root / "stack") as stack:
+            stack.coordinator()
+            found = Site(stack, stack.router(), tiny_model(root / "tiny"))
+            found.add_node("n1")
+            yield found
+    # Gigabytes, which pytest would keep for a while.
+    shutil.rmtree(root)
+
+
+@pytest.fixture(scope="session")
+def served(site: Site) -> Served:
+    began, seen = time.monotonic(), list[str]()
+    # It stays where it was installed when other nodes join.
+    site.stack.apply(tiny_spec(MODEL, site.source), "--no-wait")
+
+    def look() -> bool:
+        for each in site.stack.replicas(MODEL):
+            assert each["state"] not in ("Rejected", "Failed"), each["reason"]
+            if each["state"] == "Installing" and each["reason"] and each["reason"] not in seen:
+                seen.append(each["reason"])
+        return any(each["state"] == "Ready" for each in site.stack.replicas(MODEL))
+
+    wait_until(look, within=2 * START, what="vLLM to be installed and ready", every=0.1)
+    return Served(site, seen, time.monotonic() - began)

@@ -4,74 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import openai
 import pytest
 
 from llmgw_proto.engines import check_args
-from llmgw_testing.stack import Daemon, Stack
-from llmgw_testing.vllm_real import START, VERSION, install_settings, tiny_model, tiny_spec
+from llmgw_testing.real_engines import MODEL, Served
+from llmgw_testing.vllm_real import START, VERSION, tiny_spec
 from llmgw_testing.wait import wait_until
-
-MODEL = "org/tiny"
-
-
-@dataclass
-class Served:
-    stack: Stack
-    router: Daemon
-    source: Path
-    seen: list[str]
-    """The reasons that the replica's record showed while the engine was installed, in order, each once."""
-    seconds: float
-
-    @property
-    def client(self) -> openai.OpenAI:
-        return self.stack.client(self.router)
-
-    @property
-    def python(self) -> Path:
-        return self.stack.root / "agent-n1" / "engines" / "vllm" / "current" / "bin" / "python"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    root = tmp_path_factory.mktemp("vllm")
-    with Stack(root / "stack") as stack:
-        stack.coordinator()
-        stack.agent(engines={"install": {"vllm": install_settings()}})
-        router = stack.router()
-        source = tiny_model(root / "tiny")
-        began, seen = time.monotonic(), []
-        stack.apply(tiny_spec(MODEL, source), "--no-wait")
-
-        def look() -> bool:
-            for each in stack.replicas(MODEL):
-                assert each["state"] not in ("Rejected", "Failed"), each["reason"]
-                if each["state"] == "Installing" and each["reason"] and each["reason"] not in seen:
-                    seen.append(each["reason"])
-            return any(each["state"] == "Ready" for each in stack.replicas(MODEL))
-
-        wait_until(look, within=2 * START, what="vLLM to be installed and ready", every=0.1)
-        yield Served(stack, router, source, seen, time.monotonic() - began)
-    # Gigabytes, which pytest would keep for a while.
-    shutil.rmtree(root)
-
-
-def ask(served: Served) -> str | None:
-    answer = served.client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=8, temperature=0
-    )
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens > 0
-    return answer.choices[0].message.content
 
 
 def test_the_installation_was_visible_and_is_in_the_inventory(served: Served) -> None:
@@ -86,7 +29,7 @@ def test_the_installation_was_visible_and_is_in_the_inventory(served: Served) ->
 
 
 def test_chat_and_stream_with_usage_through_the_router(served: Served) -> None:
-    whole = ask(served)
+    whole = served.site.ask(MODEL)
     stream = served.client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": "Hello"}],
@@ -125,7 +68,7 @@ def test_a_key_is_demanded_and_nobody_can_read_it(served: Served) -> None:
 
 
 def test_a_reserved_flag_is_refused_when_the_model_is_applied(served: Served) -> None:
-    done = served.stack.apply(tiny_spec("org/other", served.source, "--tensor-par=2"), expect=None)
+    done = served.stack.apply(tiny_spec("org/other", served.site.source, "--tensor-par=2"), expect=None)
     assert done.returncode != 0
     assert "--tensor-parallel-size is reserved for engine vllm" in done.stdout + done.stderr
 
@@ -182,18 +125,17 @@ def test_a_killed_engine_is_restarted(served: Served) -> None:
         return bool(now["state"] == "Ready" and now["pid"] != before["pid"])
 
     wait_until(again, within=START, what="another vLLM to be ready", every=0.5)
-    assert ask(served)
+    assert served.site.ask(MODEL)
     (after,) = served.stack.replicas(MODEL)
     assert after["restarts"] == before["restarts"] + 1
 
 
-def test_what_vllm_itself_refuses_is_told_in_plain_words(served: Served) -> None:
-    served.stack.apply(tiny_spec("org/refused", served.source, "--no-such-flag"), "--no-wait")
-
-    def reason() -> str | None:
-        return next((each["reason"] for each in served.stack.replicas("org/refused") if each["state"] == "Rejected"), None)
-
-    said = wait_until(reason, within=START, what="the replica to be rejected", every=0.5)
-    assert said is not None
-    assert "unrecognized arguments: --no-such-flag" in said
+def test_what_vllm_itself_refuses_is_told_before_it_is_started(served: Served) -> None:
+    before = served.stack.engines()
+    served.stack.apply(tiny_spec("org/refused", served.site.source, "--no-such-flag"), "--no-wait")
+    said = served.site.rejection("org/refused")
+    assert f"vLLM {VERSION} does not take them (unrecognized arguments: --no-such-flag)" in said
+    (replica,) = served.stack.replicas("org/refused")
+    assert replica["pid"] is None
+    assert set(served.stack.engines()) <= set(before)
     served.stack.ctl("model", "remove", "org/refused")

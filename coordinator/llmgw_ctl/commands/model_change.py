@@ -75,7 +75,11 @@ def serve(
     memory: Annotated[
         str | None, typer.Option("--memory", metavar="SIZE", help="Host memory for each, for example 2GiB.")
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs for each.")] = 0,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs for each, on each of its nodes.")] = 0,
+    gpu_class: Annotated[
+        str | None, typer.Option("--gpu-class", metavar="CLASS", help="Only such GPUs, for example H100-80GB; see gpu list.")
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, metavar="N", help="Nodes that each copy spans.")] = 1,
     arg: Annotated[
         list[str] | None, typer.Option("--arg", metavar="WORD", help="One more argument for the engine; repeatable.")
     ] = None,
@@ -95,7 +99,18 @@ def serve(
     from llmgw_ctl.spec import ServeWish, spec_of
 
     wish = ServeWish(
-        name, source, engine, replicas, memory, gpus, tuple(arg or ()), tuple(env or ()), policy, tuple(ctx.meta[_AFTER_DASHES])
+        name=name,
+        source=source,
+        engine=engine,
+        replicas=replicas,
+        memory=memory,
+        gpus=gpus,
+        gpu_class=gpu_class,
+        nodes=nodes,
+        args=tuple(arg or ()),
+        env=tuple(env or ()),
+        policy=policy,
+        command=tuple(ctx.meta[_AFTER_DASHES]),
     )
     session = Session(ctx, server=server, token_file=token_file, output=output)
     _apply(session, [spec_of(wish, Path.cwd())], no_wait, timeout, settle, many=False)

@@ -39,7 +39,7 @@ def show_node(
     from llmgw_ctl.hardware_views import node_hardware, topology_of
     from llmgw_ctl.views.facts import print_facts
     from llmgw_ctl.views.nodes import node_facts
-    from llmgw_ctl.views.replicas import replicas_grid
+    from llmgw_ctl.views.replicas import nodes_of, replicas_grid
 
     async def ask(client: AdminClient) -> tuple[NodeView, list[ReplicaView]]:
         return await client.node(name), await client.replicas()
@@ -51,8 +51,10 @@ def show_node(
     if topology_of(node):
         session.terminal.show(node_hardware(node))
         session.terminal.line()
-    here = [each for each in replicas if each.get("node") == name]
-    session.terminal.grid(replicas_grid(here, now, empty="No replicas on this node.").without("NODE"))
+    here = [each for each in replicas if name in nodes_of(each)]
+    grid = replicas_grid(here, now, empty="No replicas on this node.")
+    # Where the rest of a replica is, if there is one that spans nodes.
+    session.terminal.grid(grid if any(len(nodes_of(each)) > 1 for each in here) else grid.without("NODE"))
 
 
 @app.command("bandwidth")

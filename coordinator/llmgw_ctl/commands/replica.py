@@ -45,15 +45,18 @@ def list_replicas(
 def show_replica(
     ctx: typer.Context, replica: ReplicaId, output: Output = None, server: Server = None, token_file: TokenFile = None
 ) -> None:
-    """Show one replica: state and reason, process, address, restarts, log file."""
+    """Show one replica: state and reason, process, address, restarts, log file, and its shards when it spans nodes."""
     from llmgw_ctl.session import Session
     from llmgw_ctl.views.facts import print_facts
-    from llmgw_ctl.views.replicas import replica_facts
+    from llmgw_ctl.views.replicas import nodes_of, replica_facts, shards_grid
 
     session = Session(ctx, server=server, token_file=token_file, output=output)
     view = session.call(lambda client: client.replica(replica))
     if session.for_people:
         print_facts(session.terminal, replica_facts(view, session.clock.wall()))
+        if len(nodes_of(view)) > 1:
+            session.terminal.line()
+            session.terminal.grid(shards_grid(view))
     else:
         session.data(view)
 
@@ -75,6 +78,9 @@ def replica_logs(
             show_default=False,
         ),
     ] = None,
+    rank: Annotated[
+        int, typer.Option("--rank", min=0, metavar="N", help="Of a replica over several nodes: whose log; 0 is the head's.")
+    ] = 0,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="WHEN", help="Only what was written since: 10m, or 2026-01-31T08:00:00Z."),
@@ -99,6 +105,8 @@ def replica_logs(
     chosen: dict[str, str | float] = {}
     if since is not None:
         chosen["since"] = round(parse_moment(since, session.clock.wall()), 3)
+    if rank:
+        chosen["rank"] = rank
     if grep is not None:
         chosen["grep"] = grep
     if file is not LogName.ENGINE:

@@ -62,8 +62,14 @@ def _range(replicas: dict[str, Any]) -> str:
 
 def _profile(profile: dict[str, Any]) -> str:
     parts = [profile.get("engine", "?")]
+    if profile.get("version"):
+        parts.append(f"version {profile['version']}")
+    parts += [_override(each) for each in profile.get("versions", [])]
+    if profile.get("nodes", 1) > 1:
+        parts.append(f"over {profile['nodes']} nodes")
     if profile.get("gpus"):
-        parts.append(f"{profile['gpus']} GPU" + ("s" if profile["gpus"] > 1 else ""))
+        of_class = f" of class {profile['gpu_class']}" if profile.get("gpu_class") else ""
+        parts.append(f"{profile['gpus']} GPU" + ("s" if profile["gpus"] > 1 else "") + of_class)
     if profile.get("memory"):
         parts.append(f"{profile['memory']} memory")
     if profile.get("args"):
@@ -73,3 +79,9 @@ def _profile(profile: dict[str, Any]) -> str:
     if profile.get("node_selector"):
         parts.append("on " + ",".join(f"{key}={value}" for key, value in sorted(profile["node_selector"].items())))
     return ", ".join(parts)
+
+
+def _override(override: dict[str, Any]) -> str:
+    labels = [f"{key}={value}" for key, value in sorted(override.get("node_selector", {}).items())]
+    where = [*labels, *([override["gpu_class"]] if override.get("gpu_class") else [])]
+    return f"version {override.get('version', '?')} on {','.join(where)}"

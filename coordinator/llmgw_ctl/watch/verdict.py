@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from llmgw_ctl.api import ModelView, ReplicaView
+from llmgw_ctl.views.replicas import place_of
 
 #: States of a replica that is on its way somewhere, so that waiting makes sense.
 MOVING = frozenset({"Assigned", "Installing", "Fetching", "Starting", "Probing", "Draining"})
@@ -132,5 +133,5 @@ def describe(view: ModelView) -> str:
 
 
 def _replica(replica: ReplicaView) -> str:
-    text = f"{replica.get('id')} on {replica.get('node')} {replica.get('state')}"
+    text = f"{replica.get('id')} on {place_of(replica)} {replica.get('state')}"
     return f"{text} ({replica['reason']})" if replica.get("reason") else text
