@@ -12,8 +12,8 @@ from llmgw_base.etcd.errors import StoreError
 from llmgw_proto import agent_pb2
 from llmgw_proto.records import BadRecordError
 
-#: Another test may run on one of the nodes.
-BUSY_TRIES, BUSY_PAUSE = 20, 1.0
+#: Another test may run on one of the nodes; and a node that has only just joined is known to all a moment later.
+BUSY_TRIES, LOST_TRIES, PAUSE = 20, 3, 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -31,14 +31,17 @@ async def _check(context: Context, here: str, node: str, there: str) -> None:
     settings = context.config.engines.gang
     # Half a second does not hurt what else runs on these nodes.
     request = agent_pb2.BandwidthRequest(peer=node, seconds=settings.link_seconds, force=True)
-    for _ in range(BUSY_TRIES):
+    for attempt in range(1, BUSY_TRIES + 1):
         try:
             result = await context.measure(request)
             break
         except PortsBusyError as error:
             busy = str(error)
-            await context.clock.sleep(BUSY_PAUSE)
+            await context.clock.sleep(PAUSE)
         except (BandwidthError, StoreError, BadRecordError) as error:
+            if attempt < LOST_TRIES:
+                await context.clock.sleep(PAUSE)
+                continue
             raise AttemptError(
                 f"the link from {here} to {there} does not work: {error}. Open the hosts' firewalls to each other for all "
                 "ports, and set engines.gang.address where engines are to meet on another network than node.address."
