@@ -106,6 +106,17 @@ def test_sglang_puts_an_ipv6_address_into_brackets() -> None:
     assert "--dist-init-addr [fd00::3]:7" in words(SGLANG.launch(one, located, Checked(Path("/w"), 0), place))
 
 
+def test_a_node_that_is_known_by_a_name_finds_its_own_address() -> None:
+    members = (Member("n1", "gpu1.example", 29500), Member("n2", "gpu2.example", 0))
+    for driver, variable in ((VLLM, "VLLM_HOST_IP"), (SGLANG, "SGLANG_HOST_IP")):
+        place = Place("0.0.0.0", 4321, "key", Gang(1, 1, members), {"GLOO_SOCKET_IFNAME": "ib0"})
+        one = wish(driver.name, rank=1, peers=["n1", "n2"])
+        launch = driver.launch(one, Located("0.32.0", "", ("/e/bin/python",)), Checked(Path("/w"), 0), place)
+        assert variable not in launch.environment
+        assert launch.environment["GLOO_SOCKET_IFNAME"] == "ib0"
+        assert "gpu1.example" in words(launch)
+
+
 @pytest.mark.parametrize("version", ["0.11.0", "0.10.2", "0.9", "0.11.0+cu129"])
 def test_a_vllm_that_knows_no_nodes_is_named(version: str) -> None:
     with pytest.raises(

@@ -24,24 +24,24 @@ def fabric_environment(topology: Mapping[str, Any], address: str) -> dict[str, s
 
 def interface_of(topology: Mapping[str, Any], address: str) -> str | None:
     """The interface that has the address; None if none is known to have it."""
-    try:
-        wanted = ipaddress.ip_address(address)
-    except ValueError:
+    wanted = as_ip(address)
+    if wanted is None:
         return None
     if wanted.is_loopback:
         return "lo"
     for device in topology.get("netdevs") or ():
         for text in device.get("addresses") or ():
-            if _same(str(text).partition("/")[0], wanted):
+            if as_ip(str(text).partition("/")[0]) == wanted:
                 return str(device["name"])
     return None
 
 
-def _same(text: str, wanted: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+def as_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """None for a name."""
     try:
-        return ipaddress.ip_address(text) == wanted
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
+        return None
 
 
 def nearest_cards(topology: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from llmgw_agent.engines.base import Available, Checked, Gang, Host, Launch, Located, Member, Place
 from llmgw_agent.engines.environment import EnvironmentEngine, fraction_of, given, value_of
+from llmgw_agent.engines.fabric import as_ip
 from llmgw_agent.engines.gpu_memory import check_gpu_memory
 from llmgw_agent.engines.hf_folder import HfFolder, check_hf
 from llmgw_agent.engines.split import check_split, split_of
@@ -65,6 +66,18 @@ class HfEngine(EnvironmentEngine):
         members = tuple(Member(node, "127.0.0.1", 1) for node in wish.peers)
         gang = Gang(0, 1, members) if len(members) > 1 else None
         return self.launch(wish, located, Checked(Path("/weights"), 0), Place("127.0.0.1", 1, "", gang))
+
+
+def meeting(place: Place, variable: str) -> dict[str, str]:
+    """The environment of a replica over several nodes; ``variable`` tells the engine this node's own address.
+
+    The engine listens there, which it cannot at a name; with a name it is left to find the address by itself.
+    """
+    gang = place.gang
+    if gang is None:
+        return {}
+    own = {} if as_ip(gang.own.address) is None else {variable: gang.own.address}
+    return {**place.fabric, **own}
 
 
 def _known(found: HfFolder, weights: Available | None) -> HfFolder:

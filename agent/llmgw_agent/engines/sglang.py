@@ -10,7 +10,7 @@ from llmgw_agent.engines.base import Checked, Facts, Launch, Located, Pattern, P
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.environment import GIB, count_requests, environment_of, given, number_of
 from llmgw_agent.engines.facts import listed_facts
-from llmgw_agent.engines.hf_engine import HfEngine
+from llmgw_agent.engines.hf_engine import HfEngine, meeting
 from llmgw_agent.engines.log_patterns import COMMON_PATTERNS, WEIGHTS_PATTERNS
 from llmgw_agent.engines.split import split_of
 from llmgw_agent.install.shelf import Shelf
@@ -75,8 +75,7 @@ class Sglang(HfEngine):
             argv.append("--enable-metrics")
         if not given(wish.args, "--enable-cache-report"):
             argv.append("--enable-cache-report")
-        defaults = {**place.fabric, "SGLANG_HOST_IP": gang.own.address} if gang is not None else {}
-        environment = environment_of(located, wish, defaults) | {"SGLANG_API_KEY": place.api_key}
+        environment = environment_of(located, wish, meeting(place, "SGLANG_HOST_IP")) | {"SGLANG_API_KEY": place.api_key}
         return Launch([*argv, *wish.args], environment)
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:

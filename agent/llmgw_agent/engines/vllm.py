@@ -13,7 +13,7 @@ from llmgw_agent.engines.base import Checked, Facts, Gang, Launch, Located, Patt
 from llmgw_agent.engines.client import EngineClient
 from llmgw_agent.engines.environment import GIB, count_requests, environment_of, given, number_of, value_of
 from llmgw_agent.engines.facts import listed_facts
-from llmgw_agent.engines.hf_engine import HfEngine
+from llmgw_agent.engines.hf_engine import HfEngine, meeting
 from llmgw_agent.engines.log_patterns import COMMON_PATTERNS, WEIGHTS_PATTERNS
 from llmgw_agent.engines.split import older, split_of
 from llmgw_agent.errors import RejectedError
@@ -128,11 +128,9 @@ class Vllm(HfEngine):
         defaults = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         if not wish.gpus and not given(wish.args, CPU_CACHE_FLAG):
             defaults[CPU_CACHE] = str(CPU_CACHE_GIB)
-        if place.gang is not None:
-            defaults |= {**place.fabric, "VLLM_HOST_IP": place.gang.own.address}
-            if place.nearest_cards and not older(located.version, NEAREST_CARDS):
-                defaults |= _cards(place.nearest_cards)
-        return defaults
+        if place.gang is not None and place.nearest_cards and not older(located.version, NEAREST_CARDS):
+            defaults |= _cards(place.nearest_cards)
+        return defaults | meeting(place, "VLLM_HOST_IP")
 
     def capabilities(self, wish: AssignmentRecord) -> list[str]:
         if wish.capabilities is not None:
