@@ -43,6 +43,7 @@ from llmgw_agent.rpc.server import start_server
 from llmgw_agent.rpc.service import AgentService
 from llmgw_agent.rpc.weights import weights_service
 from llmgw_agent.shard.context import Context, log_folder
+from llmgw_agent.shard.gpu_users import ask_driver
 from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.recover import look
 from llmgw_agent.shard.state import StateDir
@@ -253,7 +254,7 @@ class App:
             ),
             engines_changed=engines_changed,
             problems=problems,
-            gpus=Gpus(clock),
+            gpus=Gpus(clock, ask_driver),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),
             session=session,
             weights=weights,

@@ -13,6 +13,7 @@ from llmgw_agent.hardware.health_store import HealthStore
 from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.watch import HardwareWatch
 from llmgw_agent.host.inventory import Devices, written_paths
+from llmgw_agent.process.home import lives_at
 from llmgw_agent.process.identity import NODE, read_environment, read_stat
 from llmgw_agent.shard.context import Context
 from llmgw_base.clock import Clock
@@ -107,7 +108,7 @@ def is_ours(pid: int, context: Context) -> bool:
     """
     known = {os.getpid(), *(record.pid for record in shards_here(context) if record.pid is not None)}
     for _ in range(_DEEPEST):
-        if pid in known or read_environment(pid).get(NODE) == context.node:
+        if pid in known or read_environment(pid).get(NODE) == context.node or lives_at(pid, context.owner):
             return True
         stat = read_stat(pid)
         if stat is None or stat.parent <= 1:

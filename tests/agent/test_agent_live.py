@@ -13,6 +13,7 @@ import pytest
 from llmgw_agent import live
 from llmgw_agent.hardware.hardware import Hardware
 from llmgw_agent.live import is_ours
+from llmgw_agent.process.identity import Owner
 from llmgw_agent.shard.context import Context
 from llmgw_proto import keyspace
 from llmgw_proto.records import InventoryRecord
@@ -101,6 +102,7 @@ class FakeContext:
     """As much of a context as whose process it is depends on."""
 
     node = "n1"
+    owner = Owner("c", "n1")
 
     class publisher:  # noqa: N801 - stands for an attribute
         @staticmethod

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from llmgw_agent.logs.files import parts, read_end
 from llmgw_agent.process.end import send_signal
-from llmgw_agent.process.identity import Owner, boot_id
+from llmgw_agent.process.identity import Owner, boot_id, is_running
 from llmgw_agent.process.logmon import Budget, RotatingFile
 from llmgw_agent.process.output import Output
 from llmgw_agent.process.scan import find_logmons
@@ -119,6 +119,8 @@ def test_the_writer_may_die_and_is_replaced_while_the_engine_goes_on(tmp_path: P
             first = await eventually(lambda: find_logmons(own).get("a1"), within=20, what="the writer")
             assert first is not None
             send_signal(first, signal.SIGKILL)
+            # A line that comes while it dies may die with it.
+            await eventually(lambda: not is_running(first, boot_id()), within=20, what="the writer to be dead")
             await say(engine, b"after\n", tmp_path)
             assert find_logmons(own)["a1"] != first
             assert engine.poll() is None

@@ -44,14 +44,15 @@ def problems(found: Iterable[ForeignProcess]) -> list[Problem]:
         Problem(
             Code.FOREIGN_PROCESS,
             gpu,
-            f"used by processes that llmgw did not start: {', '.join(_words(each) for each in group)}; stop them, or keep "
+            f"used by processes that llmgw did not start: {', '.join(in_words(each) for each in group)}; stop them, or keep "
             "the GPU out of llmgw",
         )
         for gpu, group in by_gpu.items()
     ]
 
 
-def _words(each: ForeignProcess) -> str:
+def in_words(each: ForeignProcess) -> str:
+    """``python3 (pid 7, 10 GiB)``"""
     # Whole GiB: what is published shall not change with every allocation.
     memory = "" if each.memory is None else f", {round(each.memory / 2**30)} GiB"
     return f"{each.name or 'unknown'} (pid {each.pid}{memory})"

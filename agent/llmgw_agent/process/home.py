@@ -74,6 +74,16 @@ def homes_in(folder: Path, shard: str | None = None) -> list[Home]:
     return [each for each in homes if shard is None or each.belongs_to(shard)]
 
 
+def lives_at(pid: int, owner: Owner, proc: Path = PROC) -> bool:
+    """Whether a process is in the home of one of the owner's engines."""
+    name = slice_name(owner)
+    for group in cgroup_of(pid, proc):
+        parts = group.folder.parts
+        if any(part in (name, f"{name}.slice") for part in parts) and any(part.startswith(ENGINE) for part in parts):
+            return True
+    return False
+
+
 def home_of(pid: int, attempt: str, proc: Path = PROC) -> Home:
     """Where a process lives that carries the mark of an attempt; NOWHERE if that is no home of an engine."""
     for group in cgroup_of(pid, proc):

@@ -238,7 +238,8 @@ def written(folder: Path, name: str, content: Mapping[str, object]) -> Iterator[
         with os.fdopen(fd, "wb") as opened:
             opened.write(json.dumps(content).encode())
     except OSError as error:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
         raise AttemptError(f"{file} cannot be written: {error.strerror}; free {folder} or correct its permissions") from error
     try:
         yield file

@@ -218,7 +218,7 @@ class Runner:
         checked = await check(context, wish, driver, weights)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
         await self._end_leftovers()
-        await context.gpus.take(self.shard, wish.gpus)
+        await context.gpus.take(self.shard, wish.gpus, lambda reason: self._machine.to(ShardState.FETCHING, reason))
         self._machine.to(ShardState.STARTING)
         gang = await self._part.assemble(driver, lambda reason: self._machine.to(ShardState.STARTING, reason))
         self._machine.to(ShardState.STARTING)
