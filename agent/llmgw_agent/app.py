@@ -41,6 +41,8 @@ from llmgw_agent.rpc.bandwidth import Bandwidth
 from llmgw_agent.rpc.desk import Desk
 from llmgw_agent.rpc.server import start_server
 from llmgw_agent.rpc.service import AgentService
+from llmgw_agent.rpc.shards import ShardsService
+from llmgw_agent.rpc.telemetry import Telemetry
 from llmgw_agent.rpc.weights import weights_service
 from llmgw_agent.shard.context import Context, log_folder
 from llmgw_agent.shard.gpu_users import ask_driver
@@ -88,6 +90,7 @@ class App:
         self._registry = new_registry("llmgw-agent", __version__)
         self._token: str | None = None
         self._secret: str | None = None
+        self._supervisor: Supervisor | None = None
         self._gpu_classes: Callable[[], frozenset[str]] = frozenset
         self._shared: SharedWeights
 
@@ -124,7 +127,9 @@ class App:
                 Desk(context.node, hardware, self._clock),
                 bandwidth,
             )
-            server, listen = await start_server(config, service, weights_service(context, lambda: self._token))
+            telemetry = Telemetry(context, hardware, lambda: self._supervisor)
+            shards = ShardsService(lambda: self._token, context, lambda: self._supervisor, telemetry)
+            server, listen = await start_server(config, service, shards.add_to, weights_service(context, lambda: self._token))
             stack.push_async_callback(server.stop, 1.0)
             logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
             await self._serve(context, store, hardware, self._advertised(listen), stop, notifier)
@@ -140,7 +145,7 @@ class App:
         self, context: Context, store: Store, hardware: LiveHardware, grpc_address: str, stop: Stop, notifier: Notifier
     ) -> None:
         found = await asyncio.to_thread(look, context.state, context.owner)
-        supervisor = Supervisor(context, found)
+        supervisor = self._supervisor = Supervisor(context, found)
         tasks = asyncio.create_task(self._work(context, store, supervisor, hardware, grpc_address, notifier), name="work")
         metrics = asyncio.create_task(self._metrics(), name="metrics")
         stopped = asyncio.create_task(stop.wait(), name="stop")

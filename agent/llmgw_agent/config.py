@@ -57,6 +57,10 @@ class EnginesSection(Section):
     isolation: Literal["auto", "systemd", "cgroup", "group"] = Field(
         default="auto", description="how engines are kept apart; auto: the first of the others that the node has"
     )
+    kv_events: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="whether vLLM and SGLang publish what they have cached; auto: for models whose routing policy wants it (kv)",
+    )
     llama_server: str | None = Field(default=None, description="path of a llama-server; None: PATH, then the xllamacpp package")
     llama_rpc_server: str | None = Field(
         default=None, description="path of llama.cpp's RPC server; None: beside the llama-server, then PATH"

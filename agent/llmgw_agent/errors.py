@@ -7,6 +7,7 @@
     ├── AttemptError         try again with backoff: this start or this run of the engine failed
     │   ├── PortTakenError   try again at once on another port
     │   └── GangOverError    end the engine here too: of a replica over several nodes another node's part ended
+    ├── NotNowError          tell whoever asked: the shard is not in a state for what he wishes
     ├── SurvivorsError       wait and look again: processes outlived SIGKILL, nothing may start in their place
     └── StateFileError       set the file aside and rebuild its content from processes and wishes
 """
@@ -36,6 +37,10 @@ class GangOverError(AttemptError):
     def __init__(self, text: str, rank: int) -> None:
         super().__init__(text)
         self.rank = rank
+
+
+class NotNowError(AgentError):
+    """An operator wishes something of a shard that is not here or on its way out."""
 
 
 class SurvivorsError(AgentError):

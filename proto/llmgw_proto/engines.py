@@ -24,6 +24,7 @@ _SEVERAL = "a replica serves one model; remove it and apply a second model"
 _EXITS = "it makes the engine print something and exit instead of serving; remove it"
 _NODES = "which nodes serve a replica is the coordinator's choice; remove it"
 _GPUS = "over how many GPUs a replica is split follows from the profile's gpus; remove it"
+_EVENTS = "the agent chooses where KV-cache events go and forwards them; remove it and set the agent's engines.kv_events"
 _FILE = "settings in a file would go unchecked; remove it and write them as args"
 _HTTP = "requests and health checks come by plain HTTP/1.1; remove it"
 
@@ -52,6 +53,7 @@ _RESERVED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("--model", "--model-tag"), _WEIGHTS),
         **dict.fromkeys(("--served-model-name",), _NAME),
         **dict.fromkeys(("--root-path",), _PATHS),
+        **dict.fromkeys(("--kv-events-config",), _EVENTS),
         **dict.fromkeys(("--config",), _FILE),
         **dict.fromkeys(("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"), _GPUS),
         **dict.fromkeys(("--prefill-context-parallel-size", "-pcp", "--device-ids"), _GPUS),
@@ -73,6 +75,7 @@ _RESERVED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("--model-path", "--model"), _WEIGHTS),
         **dict.fromkeys(("--served-model-name",), _NAME),
         **dict.fromkeys(("--fastapi-root-path",), _PATHS),
+        **dict.fromkeys(("--kv-events-config",), _EVENTS),
         **dict.fromkeys(("--config",), _FILE),
         **dict.fromkeys(("--tensor-parallel-size", "--tp-size", "--tp"), _GPUS),
         **dict.fromkeys(("--pipeline-parallel-size", "--pp-size", "--pp"), _GPUS),

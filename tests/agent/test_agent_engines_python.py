@@ -173,7 +173,7 @@ def test_reserved_flags_are_refused_in_every_spelling(engine: str, arg: str, fla
     [
         ("vllm", ["--max-model-len", "4096", "--enable-expert-parallel", "--config-format", "hf", "--model-impl", "auto"]),
         ("vllm", ["-q", "fp8", "-O3", "-dcp", "2", "--device", "cpu", "-1", "-", "--"]),
-        ("vllm", ["--kv-events-config", '{"publisher": "zmq"}', "--override-generation-config.temperature", "0"]),
+        ("vllm", ["--kv-transfer-config", '{"kv_role": "kv_both"}', "--override-generation-config.temperature", "0"]),
         ("sglang", ["--device", "cpu", "--mem-fraction-static", "0.8", "--dist-timeout", "9", "--tokenizer-path", "/t"]),
     ],
 )

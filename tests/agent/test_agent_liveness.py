@@ -84,10 +84,14 @@ process_cpu_seconds_total 3
 @pytest.mark.parametrize(
     ("text", "pulse"),
     [
-        (METRICS, Pulse(7, (("vllm:generation_tokens_total", 1500.0),))),
+        (METRICS, Pulse(7, (("vllm:generation_tokens_total", 1500.0),), tokens=1500.0)),
         (
             b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\nllamacpp:n_decode_total 56\n",
             Pulse(1, (("llamacpp:n_decode_total", 56.0),)),
+        ),
+        (
+            b"llamacpp:requests_processing 0\nllamacpp:tokens_predicted_total 8\nllamacpp:tokens_predicted_seconds_total 0.5\n",
+            Pulse(0, (("llamacpp:tokens_predicted_total", 8.0),), tokens=8.0, decode_seconds=0.5),
         ),
         (b'sglang:num_running_reqs{a="}"} 1.0\nsglang:num_used_tokens{} 9\n', Pulse(1, (("sglang:num_used_tokens", 9.0),))),
         (b"llamacpp:requests_processing 1\n", None),

@@ -14,19 +14,24 @@
     ignore-sigterm  as normal, SIGTERM does nothing
     flood           as normal, and writes to stdout without end
 
-SIGUSR1 makes it wedge from then on. With `--no-metrics` there is no `/metrics`.
+SIGUSR1 makes it wedge from then on. With `--no-metrics` there is no `/metrics`. `--kv-events-config` makes it publish a batch
+of KV-cache events ten times a second, as vLLM does.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from typing import Any
 
 from llmgw_testing.fake_engine import FakeEngine
+from llmgw_testing.kv_publisher import KvPublisher
 
 SCRIPTS = (
     "normal",
@@ -54,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=5, help="words in an answer")
     parser.add_argument("--token-seconds", type=float, default=0.0)
     parser.add_argument("--no-metrics", action="store_true")
+    parser.add_argument("--kv-events-config", type=json.loads)
     options = parser.parse_args(argv)
     script: str = options.script
 
@@ -77,6 +83,8 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: setattr(engine.engine, "wedged", True))
     with engine.start(options.port):
         print(f"fake engine listening on {engine.url} pid {os.getpid()} script {script}", flush=True)
+        if options.kv_events_config is not None:
+            threading.Thread(target=publish, args=(options.kv_events_config,), daemon=True).start()
         if script == "flood":
             threading.Thread(target=flood, daemon=True).start()
         if script == "slow-start" and not stopped.wait(options.delay):
@@ -106,6 +114,21 @@ def leave_child_behind() -> None:
     os.waitpid(child, 0)
     print(f"child left behind: {os.read(read, 32).decode()}", flush=True)
     os.close(read)
+
+
+def publish(config: dict[str, Any]) -> None:
+    assert config["enable_kv_cache_events"], config
+
+    async def run() -> None:
+        publisher = KvPublisher(topic=config["topic"], ring=config["buffer_steps"])
+        publisher.endpoint, publisher.replay_endpoint = config["endpoint"], config["replay_endpoint"]
+        async with publisher:
+            while True:
+                hashes = [os.getpid()]
+                await publisher.publish({"type": "BlockStored", "block_hashes": hashes, "token_ids": [1], "block_size": 1})
+                await asyncio.sleep(0.1)
+
+    asyncio.run(run())
 
 
 def flood() -> None:

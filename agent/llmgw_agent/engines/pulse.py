@@ -32,6 +32,8 @@ _WORK = (
     "llamacpp:n_decode_total",
     "llamacpp:tokens_predicted_total",
 )
+_TOKENS = ("vllm:generation_tokens_total", "sglang:generation_tokens_total", "llamacpp:tokens_predicted_total")
+_DECODE_SECONDS = "llamacpp:tokens_predicted_seconds_total"
 _LINE = re.compile(rb"^((?:vllm|sglang|llamacpp):\w+)(?:\{[^\n]*\})? ([0-9.eE+-]+)", re.MULTILINE)
 
 
@@ -41,6 +43,10 @@ class Pulse:
 
     requests: int
     work: tuple[tuple[str, float], ...]
+    tokens: float | None = None
+    """Generated since the engine started."""
+    decode_seconds: float | None = None
+    """Spent on those, summed over requests; of engines that count tokens only when a request has ended."""
 
 
 async def read_pulse(client: EngineClient) -> Pulse | None:
@@ -57,6 +63,7 @@ def parse_pulse(text: bytes) -> Pulse | None:
     """Reads Prometheus text; sums over labels."""
     requests: float | None = None
     work: dict[str, float] = {}
+    decode: float | None = None
     for line in _LINE.finditer(text):
         name = line[1].decode()
         try:
@@ -65,8 +72,11 @@ def parse_pulse(text: bytes) -> Pulse | None:
             continue
         if name in _REQUESTS:
             requests = (requests or 0.0) + value
+        elif name == _DECODE_SECONDS:
+            decode = (decode or 0.0) + value
         elif name in _WORK:
             work[name] = work.get(name, 0.0) + value
     if requests is None or not work:
         return None
-    return Pulse(round(requests), tuple(sorted(work.items())))
+    tokens = next((work[name] for name in _TOKENS if name in work), None)
+    return Pulse(round(requests), tuple(sorted(work.items())), tokens, decode)

@@ -61,6 +61,8 @@ class HardwareWatch:
         self._unopened: frozenset[int] = frozenset()
         self._owned = owned
         self._foreign: dict[str, list[ForeignProcess]] = {}
+        self.sample_listeners: list[Callable[[Sample], None]] = []
+        """Told of each sample of the GPUs; they must not block."""
         self.telemetry = Telemetry(self._on_report, self._on_sample, self._settings, self._clock, store)
 
     @property
@@ -134,6 +136,9 @@ class HardwareWatch:
                 self._due.set()
         if self._metrics is not None:
             self._metrics.sample(line)
+        if isinstance(line, Sample):
+            for each in self.sample_listeners:
+                each(line)
         if isinstance(line, Sample) and self._owned is not None:
             self._judge_processes(line, self._owned)
 

@@ -78,6 +78,11 @@ class Context:
         """Whose mark engines carry."""
         return Owner(self.cluster_id, self.node)
 
+    @property
+    def kv_folder(self) -> Path:
+        """Sockets for KV-cache events."""
+        return self.config.state_dir / "kv"
+
     def log_folder(self, shard: str) -> Path:
         return log_folder(self.config.state_dir, shard)
 

@@ -12,8 +12,9 @@ from llmgw_agent.engines.base import Available, Checked, Driver, Gang, Launch, L
 from llmgw_agent.engines.llamacpp import LlamaCpp
 from llmgw_agent.engines.fabric import fabric_environment, nearest_cards
 from llmgw_agent.engines.hf_engine import HfEngine
+from llmgw_agent.engines.kv_event_flags import KvSockets, prepare_folder, wants_kv_events, with_kv_events
 from llmgw_agent.engines.registry import find_driver
-from llmgw_agent.errors import RejectedError
+from llmgw_agent.errors import AttemptError, RejectedError
 from llmgw_agent.install.progress import Progress
 from llmgw_agent.install.recipes import RECIPES
 from llmgw_agent.logs.files import headline_of
@@ -21,6 +22,7 @@ from llmgw_agent.process.identity import Marker
 from llmgw_agent.process.output import Output
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.engine import Engine
+from llmgw_agent.shard.hide import hidden
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, fingerprint
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord, ShardRole
@@ -140,6 +142,14 @@ class Launcher:
             gang = self._gang(prepared.driver, port)
             place = self._place(host, port, gang)
             launch = prepared.driver.launch(wish, prepared.located, prepared.checked, place)
+            launch = _with_events(context, wish, launch, attempt.id)
+            attempt = attempt.model_copy(
+                update={
+                    "argv": hidden(launch.argv, self.api_key),
+                    "environment": tuple(sorted(launch.environment)),
+                    "kv_events": wants_kv_events(context.config.engines.kv_events, wish),
+                }
+            )
             context.checkpoint("before-attempt-saved")
             if gang is not None:
                 self.begin(gang)
@@ -170,10 +180,10 @@ class Launcher:
         return Place(host, port, self.api_key, gang, fabric, cards)
 
     async def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
+        # What is told of it is in the attempt, without secrets.
         marker = marker_of(self.context, self.wish, attempt)
         output = output_of(self.context, self.wish.shard, attempt.id)
-        shown = shlex.join(launch.argv).replace(self.api_key, "***")
-        headline = f"{headline_of(attempt.id)} epoch {self.wish.epoch}, port {attempt.port}: {shown}"
+        headline = f"{headline_of(attempt.id)} epoch {self.wish.epoch}, port {attempt.port}: {shlex.join(attempt.argv)}"
         isolation, boot = self.context.isolation, self.context.boot
         return await Engine.start(isolation, launch.argv, launch.environment, marker, output, boot, headline)
 
@@ -181,6 +191,21 @@ class Launcher:
 def is_worker(wish: AssignmentRecord) -> bool:
     """Whether it is a part that serves no requests itself."""
     return wish.role is ShardRole.WORKER
+
+
+def _with_events(context: Context, wish: AssignmentRecord, launch: Launch, attempt: str) -> Launch:
+    if not wants_kv_events(context.config.engines.kv_events, wish):
+        return launch
+    try:
+        prepare_folder(context.kv_folder, wish.shard)
+    except OSError as error:
+        raise AttemptError(f"folder {context.kv_folder}: {error.strerror}; free the disk or correct its permissions") from error
+    return with_kv_events(launch, kv_sockets(context, wish, attempt))
+
+
+def kv_sockets(context: Context, wish: AssignmentRecord, attempt: str) -> KvSockets:
+    """Where the engine of that attempt publishes its KV-cache events, if it does."""
+    return KvSockets.of(context.kv_folder, attempt, wish)
 
 
 def marker_of(context: Context, wish: AssignmentRecord, attempt: SavedAttempt) -> Marker:

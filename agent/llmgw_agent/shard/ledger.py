@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llmgw_agent.process.logmon import NAME
@@ -12,9 +12,10 @@ from llmgw_agent.shard.machine import Move
 from llmgw_agent.shard.record import shard_record
 from llmgw_agent.shard.state import SavedShard
 from llmgw_proto import keyspace
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState, Timings
 
 DISK = "state"
+DRAINED = "taken out of routing by the operator; `llmgwctl replica undrain` brings it back"
 logger = logging.getLogger(__name__)
 
 
@@ -25,6 +26,9 @@ class Ledger:
         self._move = Move(0.0, ShardState.ASSIGNED, "")
         self._next_attempt_at: float | None = None
         self._peak_rss = 0
+        self._prepared = Timings()
+        """Of the attempt that is being prepared."""
+        self._entered = 0.0
         self._save()
         self.publish()
 
@@ -62,6 +66,7 @@ class Ledger:
     def moved(self, move: Move) -> None:
         """Tells of a move of the machine."""
         progress = move.state is self._move.state is ShardState.FETCHING
+        self._time(move)
         self._move = move
         reason = {"reason": move.reason} if move.reason else {}
         bad = move.state in (ShardState.FAILED, ShardState.REJECTED, ShardState.SUSPECT)
@@ -69,6 +74,32 @@ class Ledger:
         level = logging.WARNING if bad else logging.DEBUG if progress else logging.INFO
         logger.log(level, "shard is now %s", move.state, extra={"fields": fields})
         self.publish()
+
+    def _time(self, move: Move) -> None:
+        """How long it took until engine and weights were there."""
+        left = self._move.state
+        if move.state is left:
+            return
+        took, self._entered = move.at - self._entered, move.at
+        if move.state is ShardState.INSTALLING:
+            self._prepared = Timings()
+        elif left is ShardState.INSTALLING:
+            self._prepared = self._prepared.model_copy(update={"install": took})
+        elif left is ShardState.FETCHING:
+            self._prepared = self._prepared.model_copy(update={"fetch": took})
+
+    @property
+    def prepared(self) -> Timings:
+        """The phases before the engine's start, as far as they are over."""
+        return self._prepared
+
+    @property
+    def next_attempt_at(self) -> float | None:
+        return self._next_attempt_at if self._move.state is ShardState.FAILED else None
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        return self._peak_rss
 
     def expect_attempt(self, at: float | None) -> None:
         """When the next attempt follows a failure (Unix time); told with the next move."""
@@ -80,14 +111,40 @@ class Ledger:
             self._peak_rss = peak
             self.publish()
 
+    def gpu_memory(self, gpus: Mapping[str, int]) -> None:
+        """Bytes that the shard's processes have now, by GPU; told when a peak grew enough to matter."""
+        known = self._saved.peak_gpu_bytes
+        if any(size > known.get(gpu, 0) * 1.05 for gpu, size in gpus.items()):
+            peaks = {gpu: max(known.get(gpu, 0), gpus.get(gpu, 0)) for gpu in {**known, **gpus}}
+            self.change(peak_gpu_bytes=peaks)
+            self.publish()
+
+    def tokens_per_second(self, rate: float) -> None:
+        """A rate that was measured; told when it is higher than all before by enough to matter."""
+        if rate > (self._saved.tokens_per_second or 0.0) * 1.05:
+            self.change(tokens_per_second=round(rate, 1))
+            self.publish()
+
+    def begin_attempt(self) -> None:
+        """What was measured of the attempt before is over."""
+        self._peak_rss = 0
+        self.change(timings=self._prepared, peak_gpu_bytes={}, tokens_per_second=None)
+
+    def drain(self, *, drained: bool) -> None:
+        """Whether an operator keeps it out of routing, from now on and over restarts of the agent."""
+        self.change(drained=drained)
+        if self._saved.endpoint is not None and self._move.state is ShardState.READY:
+            self._put(self._saved.endpoint)
+        self.publish()
+
     def publish(self) -> None:
         record = shard_record(
             self._saved,
             self._move.state,
-            self._move.reason,
+            self._move.reason or (DRAINED if self._saved.drained and self._move.state is ShardState.READY else ""),
             now=self._context.clock.wall(),
             log_path=str(self._context.log_folder(self.wish.shard) / NAME),
-            next_attempt_at=self._next_attempt_at if self._move.state is ShardState.FAILED else None,
+            next_attempt_at=self.next_attempt_at,
             peak_rss_bytes=self._peak_rss,
         )
         self._context.publisher.put(self._record_key, record.encode())
@@ -132,6 +189,8 @@ class Ledger:
         return keyspace.endpoint(self._context.node, self.wish.replica)
 
     def _put(self, endpoint: EndpointRecord) -> None:
+        if self._saved.drained:
+            endpoint = endpoint.model_copy(update={"draining": True})
         self._context.publisher.put(self._endpoint_key, endpoint.encode(), leased=True)
 
     def _save(self) -> None:

@@ -18,7 +18,8 @@
 - *Probing*: it listens and is asked for a first token.
 - *Ready*: routers may send requests. *Suspect*: it runs and does not answer; routers may not.
 - *Failed*: the attempt is over and another one follows, when, stands in the record. *Rejected*: none follows.
-- *Draining*: no new requests; running ones may finish. *Stopped*: nothing of it is left.
+- *Draining*: no new requests; running ones may finish; for an operator's restart it is Installing that follows.
+- *Stopped*: nothing of it is left.
 
 An adopted engine goes from Assigned to Probing, or to Ready when it was that before and answers.
 """
@@ -43,7 +44,8 @@ TABLE: dict[S, frozenset[S]] = {
     S.FAILED: frozenset({S.INSTALLING, S.REJECTED, S.DRAINING, S.STOPPED}),
     # The operator applied the model again: perhaps what was missing is there now.
     S.REJECTED: frozenset({S.INSTALLING, S.DRAINING, S.STOPPED}),
-    S.DRAINING: frozenset({S.STOPPED}),
+    # An operator's restart: what was drained starts again.
+    S.DRAINING: frozenset({S.INSTALLING, S.STOPPED}),
     # A new epoch, or a changed wish, gets a machine of its own.
     S.STOPPED: frozenset(),
 }

@@ -41,6 +41,9 @@ def shard_record(
         next_attempt_at=next_attempt_at,
         log_path=log_path,
         timings=saved.timings,
+        drained=saved.drained,
+        peak_gpu_bytes=saved.peak_gpu_bytes,
+        tokens_per_second=saved.tokens_per_second,
         rank=wish.rank,
         gang=saved.gang,
     )
@@ -69,4 +72,5 @@ def endpoint_record(node: str, address: str, wish: AssignmentRecord, attempt: Sa
         max_concurrency=facts.max_concurrency,
         policy=wish.policy,
         max_model_len=facts.max_model_len,
+        kv_events=attempt.kv_events,
     )

@@ -32,14 +32,15 @@ from llmgw_agent.shard.gang.member import make_part
 from llmgw_agent.shard.launch import Launcher, Prepared, check, is_worker, locate, marker_of, output_of
 from llmgw_agent.shard.ledger import Ledger
 from llmgw_agent.shard.liveness import Judge
-from llmgw_agent.shard.machine import Machine
+from llmgw_agent.shard.machine import Machine, Move
+from llmgw_agent.shard.measure import Measures
 from llmgw_agent.shard.record import endpoint_record
 from llmgw_agent.shard.recover import choose
 from llmgw_agent.shard.restart import Limits, RestartPolicy, Retry
 from llmgw_agent.shard.serve import Serving
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard
 from llmgw_agent.shard.watch_work import Liveness
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState, Timings
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState
 
 PORT_RETRIES = 5
 SURVIVOR_PAUSE = 5.0
@@ -47,6 +48,7 @@ RSS_EVERY = 10.0
 INSTALL_TOLD_EVERY = 5.0
 PINNED_READ = 256 << 10
 DISMISSAL_SLACK = 5.0
+RESTARTED = "restarted by the operator"
 logger = logging.getLogger(__name__)
 
 
@@ -58,6 +60,7 @@ class Runner:
         self._machine = Machine(saved.assignment.shard, context.clock.monotonic, self._ledger.moved)
         self._policy = _policy(context, saved.failures)
         self._engine: Engine | None = None
+        self.measures = Measures(self._ledger)
         self._died_unseen: Outcome | None = None
         self._left: list[Home] = []
         """Where something may still be of an engine that an earlier life of the agent started."""
@@ -83,6 +86,20 @@ class Runner:
     @property
     def state(self) -> ShardState:
         return self._machine.state
+
+    @property
+    def history(self) -> tuple[Move, ...]:
+        return self._machine.history
+
+    @property
+    def ledger(self) -> Ledger:
+        """For reading."""
+        return self._ledger
+
+    @property
+    def engine(self) -> Engine | None:
+        """For reading."""
+        return self._engine
 
     @property
     def finishing(self) -> bool:
@@ -191,6 +208,22 @@ class Runner:
         self._machine.to(ShardState.STOPPED)
         self._ledger.close(finished=final)
 
+    async def restart(self, drain: float) -> None:
+        """After the pursuit was cancelled: drains and ends the engine; the next pursuit starts it anew, failures forgotten."""
+        self._policy.failures = self._port_retries = 0
+        self._died_unseen = None
+        if self._engine is not None:
+            self._machine.to(ShardState.DRAINING, RESTARTED)
+            await self._drain(drain)
+            self._part.down(RESTARTED)
+        await self._end_engine()
+        self._ready_since = None
+        self._ledger.change(failures=0)
+
+    def drain(self, *, drained: bool) -> None:
+        """Takes it out of routing until it is brought back; the engine stays up."""
+        self._ledger.drain(drained=drained)
+
     async def stop_for_shutdown(self, drain: float) -> None:
         """The agent ends and takes its engines along: the wish stays for its next start."""
         await self._drain(min(drain, self.wish.drain_seconds))
@@ -239,7 +272,10 @@ class Runner:
         self._machine.to(ShardState.INSTALLING, str(step))
 
     def _save_attempt(self, attempt: SavedAttempt, process: SavedProcess | None) -> None:
-        self._ledger.change(attempt=attempt, process=process, endpoint=None, timings=Timings())
+        self._ledger.change(attempt=attempt, process=process, endpoint=None, timings=self._ledger.prepared)
+        if process is None:
+            self.measures = Measures(self._ledger)
+            self._ledger.begin_attempt()
 
     # --- serve --------------------------------------------------------------------------------------------------------
 
@@ -284,7 +320,7 @@ class Runner:
         endpoint = self._ledger.saved.endpoint
         assert endpoint is not None
         judge = Judge(limits.stall_seconds, limits.probe_seconds)
-        liveness = Liveness(context.clock, judge, endpoint, attempt.port)
+        liveness = Liveness(context.clock, judge, endpoint, attempt.port, self.measures.hear)
         await serving.watch_health(limits.hang_seconds, liveness, partial(self._suspect, serving.client), self._healthy)
 
     async def _work_along(self) -> None:
@@ -314,7 +350,8 @@ class Runner:
 
     def _listening(self, began: float) -> None:
         if self._machine.state is ShardState.STARTING:
-            self._ledger.change(timings=Timings(start_to_listen=self._context.clock.monotonic() - began))
+            took = self._context.clock.monotonic() - began
+            self._ledger.change(timings=self._ledger.saved.timings.model_copy(update={"start_to_listen": took}))
             self._machine.to(ShardState.PROBING)
 
     def _became_ready(self, endpoint: EndpointRecord) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from llmgw_agent.errors import StateFileError
 from llmgw_agent.process.home import NOWHERE, Home
@@ -64,6 +64,12 @@ class SavedAttempt(_Saved):
     port: int
     engine_version: str = ""
     memory_bytes: int = 0
+    argv: tuple[str, ...] = ()
+    """As it may be shown: without secrets."""
+    environment: tuple[str, ...] = ()
+    """Names of the variables that were set for it."""
+    kv_events: bool = False
+    """Whether it was told to publish KV-cache events."""
 
 
 class SavedShard(_Saved):
@@ -78,6 +84,10 @@ class SavedShard(_Saved):
     failures: int = 0
     restarts: int = 0
     timings: Timings = Timings()
+    drained: bool = False
+    """An operator keeps it out of routing."""
+    peak_gpu_bytes: dict[str, int] = Field(default_factory=dict)
+    tokens_per_second: float | None = None
     gang: GangState | None = None
     """What this node said last of its part in a replica over several nodes."""
     meeting_port: int = 0

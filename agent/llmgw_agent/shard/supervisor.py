@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from llmgw_agent.engines.kv_event_flags import prune_sockets
 from llmgw_agent.logs.files import prune
 from llmgw_agent.process.scan import Marked
 from llmgw_agent.shard.context import Context
@@ -45,6 +46,10 @@ class Supervisor:
     @property
     def shards(self) -> set[str]:
         return set(self._workers)
+
+    def worker(self, shard: str) -> Worker | None:
+        """Who owns the shard; None if it is not here."""
+        return self._workers.get(shard)
 
     @property
     def known(self) -> set[str]:
@@ -154,3 +159,4 @@ class Supervisor:
         config = self._context.config
         living = {self._context.log_folder(shard).name for shard in self._workers}
         prune(config.state_dir / "logs", living, config.logs.keep_removed)
+        prune_sockets(self._context.kv_folder, self._workers)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmgw_agent.engines.client import EngineClient, EngineSilentError
 from llmgw_agent.engines.probe import probe_request
-from llmgw_agent.engines.pulse import read_pulse
+from llmgw_agent.engines.pulse import Pulse, read_pulse
 from llmgw_agent.shard.connections import open_connections
 from llmgw_agent.shard.liveness import Judge, Look, Verdict
 from llmgw_base.clock import Clock
@@ -26,6 +27,8 @@ class Liveness:
     judge: Judge
     endpoint: EndpointRecord
     port: int
+    hear: Callable[[float, Pulse | None], None] = lambda _, __: None
+    """Told of each look: the time (monotonic) and what the engine said of its work."""
     _next_look: float = 0.0
     _objection: str | None = None
 
@@ -52,7 +55,9 @@ class Liveness:
         try:
             pulse = await read_pulse(client)
         except EngineSilentError:
+            self.hear(self.clock.monotonic(), None)
             return Look(None, silent=True, connections=await asyncio.to_thread(open_connections, self.port))
+        self.hear(self.clock.monotonic(), pulse)
         if pulse is not None and pulse.requests > 0:
             return Look(pulse)
         return Look(pulse, connections=await asyncio.to_thread(open_connections, self.port))

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from llmgw_agent.errors import NotNowError
 from llmgw_agent.process.identity import Identity
 from llmgw_agent.process.scan import Marked
 from llmgw_agent.shard.context import Context
@@ -44,6 +45,8 @@ class Worker:
         self._secret = ""
         self._runner: Runner | None = None
         self._pursuing = False
+        self._restart: float | None = None
+        """Wished for by an operator: seconds to drain before it."""
         self._changed = asyncio.Event()
         self.closed = False
         """True once nothing of the shard is left; a later wish needs a new worker."""
@@ -80,6 +83,35 @@ class Worker:
             self._wish = None
             self._changed.set()
 
+    # --- what operators ask for ---------------------------------------------------------------------------------------
+
+    @property
+    def runner(self) -> Runner | None:
+        """For reading; None while there is nothing to read."""
+        return self._runner
+
+    def drain(self, *, drained: bool) -> None:
+        """Takes the shard out of routing, or back.
+
+        Raises:
+            NotNowError: it is on its way out.
+        """
+        self._staying().drain(drained=drained)
+
+    def restart(self, drain: float | None) -> None:
+        """Drains for so many seconds (None: as the wish says), ends the engine and starts it anew. Returns at once.
+
+        Raises:
+            NotNowError: it is on its way out.
+        """
+        self._restart = self._staying().wish.drain_seconds if drain is None else drain
+        self._changed.set()
+
+    def _staying(self) -> Runner:
+        if self._runner is None or self._wish is None or self._runner.finishing:
+            raise NotNowError(f"shard {self._shard} is not running here or is on its way out")
+        return self._runner
+
     # --- the task -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -90,6 +122,9 @@ class Worker:
             wish, runner = self._wish, self._runner
             if runner is not None and (wish is None or runner.finishing):
                 await self._retire(runner, final=True)
+            elif runner is not None and self._restart is not None:
+                seconds, self._restart = self._restart, None
+                await runner.restart(seconds)
             elif wish is None:
                 self._context.publisher.remove(keyspace.shard(self._context.node, self._shard))
                 self.closed = True
