@@ -68,6 +68,67 @@ class AdminClient:
     async def fabric(self, subnet: str) -> dict[str, Any]:
         return await self._json("GET", f"fabrics/{_part(subnet)}")
 
+    async def weights(self) -> dict[str, Any]:
+        found = await self._json("GET", "weights")
+        return {"nodes": found.get("nodes", []), "unreachable": found.get("unreachable", [])}
+
+    async def node_weights(self, node: str) -> dict[str, Any]:
+        return await self._json("GET", f"nodes/{_part(node)}/weights")
+
+    async def remove_weights(self, node: str, key: str) -> dict[str, Any]:
+        return await self._json("DELETE", f"nodes/{_part(node)}/weights/{_part(key)}")
+
+    async def weights_steps(self, node: str, word: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """``word`` is verify or fetch: how far it is, until it is done or the caller leaves."""
+        async for step in self._steps(f"nodes/{_part(node)}/weights/{word}", body):
+            yield step
+
+    async def engines(self, node: str | None = None) -> dict[str, Any]:
+        """What nodes have installed, or one of them."""
+        if node is not None:
+            return {"nodes": [await self._json("GET", f"nodes/{_part(node)}/engines")], "unreachable": []}
+        found = await self._json("GET", "engines")
+        return {"nodes": found.get("nodes", []), "unreachable": found.get("unreachable", [])}
+
+    async def engine_settings(self) -> list[dict[str, Any]]:
+        return await self._list("engines?nodes=0", "settings")
+
+    async def set_engine(self, engine: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._json("POST", f"engines/{_part(engine)}/set", body)
+
+    async def unset_engine(self, engine: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await self._json("POST", f"engines/{_part(engine)}/unset", body)
+
+    async def install_engine(
+        self, node: str, engine: str, version: str | None, *, reinstall: bool
+    ) -> AsyncIterator[dict[str, Any]]:
+        """How far it is, until it is done or the caller leaves; the last step has the result."""
+        body = {"version": version, "reinstall": reinstall}
+        async for step in self._steps(f"nodes/{_part(node)}/engines/{_part(engine)}/install", body):
+            yield step
+
+    async def remove_engine(self, node: str, engine: str, version: str | None) -> dict[str, Any]:
+        query = "" if version is None else f"?version={quote(version, safe='')}"
+        return await self._json("DELETE", f"nodes/{_part(node)}/engines/{_part(engine)}{query}")
+
+    async def _steps(self, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The lines of an answer that goes on for as long as the work does."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.sock_connect)
+        server, response = await self._connect("POST", path, body, timeout)
+        try:
+            async with response:
+                if response.status >= 400:
+                    raise self._refusal(server, response, await response.read())
+                async for line in response.content:
+                    step = json.loads(line)
+                    if "error" in step:
+                        raise _late_refusal(*_reported(line), str(step["error"].get("code", "")))
+                    yield step
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnreachableError(f"the answer of {server} broke off: {_cause(error)}", "ask again") from error
+        except (ValueError, AttributeError, TypeError) as error:
+            raise self._stranger(server) from error
+
     async def models(self) -> list[ModelView]:
         return cast(list[ModelView], await self._list("models", "models"))
 
@@ -203,6 +264,13 @@ class AdminClient:
             f"{server} does not accept the token from {self.target.token_origin} ({status})",
             "name the token file of that coordinator with --token-file or LLMGW_TOKEN_FILE",
         )
+
+
+def _late_refusal(message: str, remedy: str, code: str) -> CtlError:
+    """A refusal after the answer has begun has no status."""
+    if code.endswith("_not_found"):
+        return NotFoundError(message, remedy)
+    return UnreachableError(message, remedy) if code == "agent_unreachable" else RefusedError(message, remedy)
 
 
 def _part(name: str) -> str:

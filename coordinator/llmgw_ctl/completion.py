@@ -65,6 +65,16 @@ def replicas(ctx: typer.Context, incomplete: str) -> Candidates:
     return _ask(ctx, incomplete, ask)
 
 
+def weights(ctx: typer.Context, incomplete: str) -> Candidates:
+    async def ask(client: AdminClient) -> Candidates:
+        found = await client.weights()
+        return [
+            (each.get("source", ""), f"on {node.get('node')}") for node in found["nodes"] for each in node.get("weights", [])
+        ]
+
+    return _ask(ctx, incomplete, ask)
+
+
 def _ask(ctx: typer.Context, incomplete: str, ask: Callable[[AdminClient], Coroutine[Any, Any, Candidates]]) -> Candidates:
     from llmgw_ctl.client import AdminClient
     from llmgw_ctl.connection import resolve

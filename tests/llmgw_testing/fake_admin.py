@@ -57,6 +57,11 @@ class FakeAdmin:
         self.models: dict[str, _Model] = {}
         self.nodes: list[dict[str, Any]] = [node_view("n1")]
         self.fabrics: list[dict[str, Any]] = []
+        self.weights: list[dict[str, Any]] = []
+        """Of each node, as ``GET /admin/v1/nodes/{node}/weights`` answers."""
+        self.silent: list[dict[str, Any]] = []
+        self.steps: dict[str, list[dict[str, Any]]] = {}
+        """By node: the lines of an answer to verify or fetch."""
         self.stale = False
         self.problems: list[str] = []
         self.log = b"first line\nsecond line\n"
@@ -103,6 +108,10 @@ class FakeAdmin:
         app.router.add_get("/admin/v1/nodes/{name}", self._node)
         app.router.add_post("/admin/v1/nodes/{node}/gpus/{gpu}/{word}", self._gpu)
         app.router.add_post("/admin/v1/nodes/{node}/bandwidth", self._bandwidth)
+        app.router.add_get("/admin/v1/weights", self._fleet_weights)
+        app.router.add_get("/admin/v1/nodes/{node}/weights", self._node_weights)
+        app.router.add_delete("/admin/v1/nodes/{node}/weights/{weights}", self._remove_weights)
+        app.router.add_post("/admin/v1/nodes/{node}/weights/{word}", self._weights_steps)
         app.router.add_get("/admin/v1/fabrics", self._fabrics)
         app.router.add_get("/admin/v1/fabrics/{subnet}", self._fabric)
         app.router.add_get("/admin/v1/models", self._list)
@@ -172,6 +181,27 @@ class FakeAdmin:
         result = {"method": "rdma", "gigabits_per_second": 391.2, "bytes": 1, "seconds": body["seconds"], "streams": 0}
         ports = {"port": "mlx5_0:1", "peer_port": "mlx5_1:1", "note": ""}
         return web.json_response({"node": request.match_info["node"], "peer": body["peer"], **result, **ports})
+
+    async def _fleet_weights(self, request: web.Request) -> web.Response:
+        return web.json_response({"nodes": self.weights, "unreachable": self.silent})
+
+    async def _node_weights(self, request: web.Request) -> web.Response:
+        found = [each for each in self.weights if each["node"] == request.match_info["node"]]
+        return web.json_response(found[0]) if found else _not_found("node", request.match_info["node"])
+
+    async def _remove_weights(self, request: web.Request) -> web.Response:
+        node = next(each for each in self.weights if each["node"] == request.match_info["node"])
+        found = next(each for each in node["weights"] if each["key"] == request.match_info["weights"])
+        if found["used_by"]:
+            return _error(409, "in_use", f"{found['source']} is in use by {found['used_by'][0]}", "stop it")
+        return web.json_response({"sources": [found["source"]], "freed_bytes": found["bytes"]})
+
+    async def _weights_steps(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        lines = self.steps.get(request.match_info["node"])
+        if lines is None:
+            return _not_found("node", request.match_info["node"])
+        return web.Response(text="".join(json.dumps(each) + "\n" for each in lines), content_type="application/x-ndjson")
 
     async def _fabrics(self, request: web.Request) -> web.Response:
         return web.json_response({"fabrics": self.fabrics})

@@ -7,6 +7,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -122,7 +123,7 @@ class WeightStore:
         if job is None:
             job = self._jobs[key] = Job()
             job.task = asyncio.create_task(self._named(self._make_ready(job, parsed, key, refresh)), name=f"weights {key}")
-            job.task.add_done_callback(lambda _: self._jobs.pop(key, None))
+            job.task.add_done_callback(partial(self._ended, key, job))
         job.waiters += 1
         pinned = False
         try:
@@ -137,8 +138,16 @@ class WeightStore:
         finally:
             job.waiters -= 1
             if job.waiters == 0 and not job.task.done():
+                self._forget(key, job)  # whoever comes now must not wait for what ends
                 job.task.cancel()
                 await asyncio.wait({job.task})
+
+    def _ended(self, key: str, job: Job, _: asyncio.Task[Weights]) -> None:
+        self._forget(key, job)
+
+    def _forget(self, key: str, job: Job) -> None:
+        if self._jobs.get(key) is job:
+            del self._jobs[key]
 
     async def _report(self, job: Job, source: str, progress: Callable[[Progress], None]) -> None:
         last_time, last_bytes = self._clock.monotonic(), 0

@@ -24,10 +24,11 @@ _OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A connection to one agent. ``stub`` has its calls; ``metadata`` goes with each of them."""
+    """A connection to one agent. ``stub`` has its calls, ``channel`` is for its other services; ``metadata`` goes with each."""
 
     stub: Any
     metadata: tuple[tuple[str, str], ...]
+    channel: aio.Channel
 
 
 class Agents:
@@ -66,7 +67,7 @@ class Agents:
                 await reap(connecting)
             token = agent_token(view.cluster.engine_secret, node)
             stub: Any = AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
-            yield Line(stub, (("authorization", f"Bearer {token}"),))
+            yield Line(stub, (("authorization", f"Bearer {token}"),), channel)
         finally:
             await channel.close()
 

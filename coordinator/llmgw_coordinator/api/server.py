@@ -31,6 +31,7 @@ from llmgw_coordinator.api.routes import Handler, Route
 from llmgw_coordinator.api.status import Status
 from llmgw_coordinator.api.throttle import Throttle
 from llmgw_coordinator.api.tokens import TokenCheck
+from llmgw_coordinator.api.weights import Weights
 from llmgw_coordinator.errors import SpecConflictError
 from llmgw_coordinator.metrics import Metrics
 
@@ -56,6 +57,7 @@ def all_routes(context: Context, metrics: Metrics, credentials: grpc.ChannelCred
         Fabrics(context),
         Logs(context, agents),
         Hardware(agents),
+        Weights(context, agents),
     )
     return [route for resource in resources for route in resource.routes()]
 
