@@ -39,6 +39,7 @@ from llmgw_agent.process.ports import Ports, ephemeral_range, overlaps
 from llmgw_agent.publisher import Publisher
 from llmgw_agent.rpc.bandwidth import Bandwidth
 from llmgw_agent.rpc.desk import Desk
+from llmgw_agent.rpc.engines import engines_service
 from llmgw_agent.rpc.server import start_server
 from llmgw_agent.rpc.service import AgentService
 from llmgw_agent.rpc.shards import ShardsService
@@ -129,7 +130,8 @@ class App:
             )
             telemetry = Telemetry(context, hardware, lambda: self._supervisor)
             shards = ShardsService(lambda: self._token, context, lambda: self._supervisor, telemetry)
-            server, listen = await start_server(config, service, shards.add_to, weights_service(context, lambda: self._token))
+            services = (weights_service(context, lambda: self._token), engines_service(context, lambda: self._token))
+            server, listen = await start_server(config, service, shards.add_to, *services)
             stack.push_async_callback(server.stop, 1.0)
             logger.info("agent %s starts", __version__, extra={"fields": {"node": context.node, "grpc": str(listen)}})
             await self._serve(context, store, hardware, self._advertised(listen), stop, notifier)

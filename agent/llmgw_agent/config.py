@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from llmgw_agent.install.settings import EngineInstall, InstallableEngine
+from llmgw_agent.install.settings import InstallSettings
 from llmgw_agent.process.ports import default_range, ephemeral_range
 from llmgw_agent.shard.gang.settings import GangSection
 from llmgw_agent.weights.settings import WeightsSettings
@@ -75,7 +75,7 @@ class EnginesSection(Section):
     probe_seconds: float = Field(
         default=60, gt=0, description="an engine that has no known metrics is asked for a token when it was idle for so long"
     )
-    install: dict[InstallableEngine, EngineInstall] = Field(
+    install: InstallSettings = Field(
         default={}, description="engines that the agent installs when a model needs them"
     )
 

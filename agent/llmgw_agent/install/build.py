@@ -51,8 +51,8 @@ class Builder:
         check_lock(wanted, text)
         return packed_lock(wanted, *read_packed_lock(wanted, text)) if wanted.packed is not None else text
 
-    async def build(self, wanted: Wanted, lock_text: str) -> Environment:
-        """Returns the environment at its place, built unless it is there.
+    async def build(self, wanted: Wanted, lock_text: str, *, again: bool = False) -> Environment:
+        """Returns the environment at its place, built unless it is there. ``again``: in any case.
 
         Raises:
             InstallRefusedError, InstallFailedError: it cannot be.
@@ -60,7 +60,7 @@ class Builder:
         name = environment_name(wanted, lock_text.encode())
         target = self._folder(wanted) / name
         async with self._bench(wanted, name) as bench:
-            if (there := read(target)) is not None:
+            if not again and (there := read(target)) is not None:
                 return there
             self._check_disk(wanted)
             building = target.with_name(f".building-{name}")
@@ -152,7 +152,11 @@ def _read_lock(wanted: Wanted) -> str:
 
 def _put_in_place(building: Path, target: Path, note: Note) -> Environment | None:
     write_note(building, note)
-    # What is there has no note: it was never whole.
-    shutil.rmtree(target, ignore_errors=True)
+    # What is there was never whole, or is built again. Engines that run from it go on: the new one has the same content.
+    old = target.with_name(f".trash-{target.name}")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
     building.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
     return read(target)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmgw_agent.install.environments import Environment, Environments
 from llmgw_agent.install.locks import Lock
+from llmgw_agent.process.identity import SHARD
 
 #: An engine that is being started from one is not seen running yet.
 GRACE_SECONDS = 3600.0
@@ -27,13 +28,14 @@ def superfluous(
     return sorted(idle, key=lambda each: each.used_at, reverse=True)[keep:]
 
 
-def running_environments(root: Path) -> set[Path]:
-    """Environments below ``root`` that processes of this host run in, by the variable VIRTUAL_ENV that engines are given.
+def running_environments(root: Path) -> dict[Path, set[str]]:
+    """Environments below ``root`` that processes of this host run in, by the variable VIRTUAL_ENV that engines are given, and
+    the shards that they belong to (none: a process that is no engine).
 
     Whether their names on the command line still tell it does not matter: engines rename their processes.
     """
-    found: set[Path] = set()
-    start = b"VIRTUAL_ENV=" + os.fsencode(root) + b"/"
+    found: dict[Path, set[str]] = {}
+    start, mark = b"VIRTUAL_ENV=" + os.fsencode(root) + b"/", SHARD.encode() + b"="
     for each in Path("/proc").iterdir():
         if not each.name.isdigit():
             continue
@@ -41,7 +43,9 @@ def running_environments(root: Path) -> set[Path]:
             variables = (each / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        found.update(Path(os.fsdecode(each.partition(b"=")[2])) for each in variables if each.startswith(start))
+        for path in (os.fsdecode(one.partition(b"=")[2]) for one in variables if one.startswith(start)):
+            shards = (os.fsdecode(one.partition(b"=")[2]) for one in variables if one.startswith(mark))
+            found.setdefault(Path(path), set()).update(shards)
     return found
 
 
@@ -58,3 +62,13 @@ def remove(environments: Environments, engine: str, gone: Sequence[Environment])
                 with Lock(folder / f".{each.name.removeprefix('.building-')}.lock") as lock:
                     if lock.take():
                         shutil.rmtree(each, ignore_errors=True)
+
+
+def size_of(path: Path) -> int:
+    """Bytes on the disk below a folder. Blocking. What vanishes meanwhile does not count."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(folder) / name).lstat().st_blocks * 512
+    return total

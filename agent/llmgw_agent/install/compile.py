@@ -116,8 +116,8 @@ def choose_targets(wanted: Wanted, offered: Collection[str]) -> list[str]:
     if programs.server not in offered:
         raise InstallRefusedError(f"{wanted.title}: its source has no target {programs.server}; take another version")
     also = (next((name for name in names if name in offered), None) for names in programs.also)
-    # The small ones first: what is wrong with the machine then shows early.
-    return [*(each for each in also if each is not None), programs.server]
+    # The server first: it needs nearly all of the time, and progress counts from the beginning with each.
+    return [programs.server, *(each for each in also if each is not None)]
 
 
 def jobs_for(cores: int, memory: int) -> int:

@@ -11,17 +11,17 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from llmgw_agent.install.archives import Archives
 from llmgw_agent.install.build import Builder
-from llmgw_agent.install.collect import remove, running_environments, superfluous
+from llmgw_agent.install.collect import remove, running_environments, size_of, superfluous
 from llmgw_agent.install.environments import Environment, Environments, read
-from llmgw_agent.install.errors import InstallError
+from llmgw_agent.install.errors import EngineInUseError, InstallError, UnknownEngineError
 from llmgw_agent.install.node_settings import NodeSettings
 from llmgw_agent.install.plan import Wanted, environment_name, want
 from llmgw_agent.install.progress import Progress, Step
 from llmgw_agent.install.recipes import RECIPES
+from llmgw_agent.install.settings import EngineInstall
 from llmgw_base.clock import Clock
 
 #: With an older version to go on with, a failed installation is not tried again at each restart of an engine.
@@ -69,6 +69,57 @@ class Installer:
         if environment is not None:
             environment.touch()
         return environment
+
+    async def install(self, engine: str, version: str | None, progress: Progress, *, again: bool = False) -> Environment:
+        """As an operator asks for it: now, and whatever was tried before. ``again``: also if it is there.
+
+        Raises:
+            UnknownEngineError: there is no such engine, or no version is named and set.
+            InstallRefusedError, InstallFailedError
+        """
+        default = self.settings.default(engine)
+        if engine not in RECIPES or (version or default) is None:
+            known = ", ".join(RECIPES)
+            what = f"agents install {known}" if engine not in RECIPES else f"no version of {engine} is set here; name one"
+            raise UnknownEngineError(f"engine {engine!r}: {what}")
+        settings = await self.settings.find(engine, version) or EngineInstall(version=version or "")
+        key = (engine, version or default or "")
+        wanted = want(RECIPES[engine], settings, version, self.environments.folder(engine))
+        try:
+            environment = await self._join(key, wanted, progress, again=again)
+        except InstallError as error:
+            self._failed[key] = (self._clock.monotonic(), str(error))
+            raise
+        self._failed.pop(key, None)
+        if version in (None, default):
+            self._alarm(f"engine {engine}", None)
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self.environments.make_current, environment)
+        return environment
+
+    async def remove(self, engine: str, version: str | None) -> tuple[list[str], int]:
+        """Removes what is installed of the engine; the versions and their bytes. ``version`` None: all that nobody uses.
+
+        Raises:
+            UnknownEngineError: it is not installed.
+            EngineInUseError: a shard runs from it, or it is being installed.
+        """
+        if version is not None and (engine, version) in self._jobs:
+            raise EngineInUseError(f"engine {engine} {version} is being installed")
+        gone, freed = await asyncio.to_thread(self._remove, engine, version)
+        for each in gone:
+            logger.info("engine removed", extra={"fields": {"engine": engine, "version": each}})
+            self._failed.pop((engine, each), None)
+        self._changed()
+        return gone, freed
+
+    def under_way(self) -> dict[tuple[str, str], Step | None]:
+        """How far installations are, by engine and version."""
+        return {key: job.last for key, job in self._jobs.items()}
+
+    def failures(self) -> dict[tuple[str, str], str]:
+        """Why the last installation failed, by engine and version."""
+        return {key: reason for key, (_, reason) in self._failed.items()}
 
     async def clean(self) -> None:
         """Removes environments that are not needed any more, and what killed installations left."""
@@ -119,10 +170,10 @@ class Installer:
                 await asyncio.to_thread(environments.make_current, environment)
         return environment
 
-    async def _join(self, key: tuple[str, str], wanted: Wanted, progress: Progress) -> Environment:
+    async def _join(self, key: tuple[str, str], wanted: Wanted, progress: Progress, *, again: bool = False) -> Environment:
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = self._start(key, wanted)
+            job = self._jobs[key] = self._start(key, wanted, again=again)
         job.listeners.append(progress)
         if job.last is not None:
             progress(job.last)
@@ -132,7 +183,7 @@ class Installer:
         finally:
             job.listeners.remove(progress)
 
-    def _start(self, key: tuple[str, str], wanted: Wanted) -> _Job:
+    def _start(self, key: tuple[str, str], wanted: Wanted, *, again: bool) -> _Job:
         def tell(step: Step) -> None:
             job.last = step
             for listener in list(job.listeners):
@@ -144,18 +195,18 @@ class Installer:
                 logger.warning("installation failed", extra={"fields": {"engine": wanted.title, "cause": str(error)}})
 
         builder = Builder(self.environments, self._clock, tell, self._archives)
-        job = _Job(asyncio.create_task(self._work(builder, wanted), name=f"install {wanted.title}"))
+        job = _Job(asyncio.create_task(self._work(builder, wanted, again=again), name=f"install {wanted.title}"))
         job.task.add_done_callback(over)
         return job
 
-    async def _work(self, builder: Builder, wanted: Wanted) -> Environment:
+    async def _work(self, builder: Builder, wanted: Wanted, *, again: bool) -> Environment:
         lock = await builder.resolve(wanted)
         engine = wanted.recipe.engine
         path = self.environments.folder(engine) / environment_name(wanted, lock.encode())
-        if (there := await asyncio.to_thread(read, path)) is not None:
+        if not again and (there := await asyncio.to_thread(read, path)) is not None:
             return there
         began = self._clock.monotonic()
-        environment = await builder.build(wanted, lock)
+        environment = await builder.build(wanted, lock, again=again)
         fields = {"engine": wanted.title, "path": str(path), "seconds": round(self._clock.monotonic() - began, 1)}
         logger.info("engine installed", extra={"fields": fields})
         environment.touch()
@@ -163,13 +214,27 @@ class Installer:
         self._changed()
         return environment
 
+    def _remove(self, engine: str, version: str | None) -> tuple[list[str], int]:
+        known = [each for each in self.environments.all(engine) if version in (None, each.note.version)]
+        if not known and version is not None:
+            raise UnknownEngineError(f"engine {engine} {version} is not installed; `llmgwctl engine list` shows what is")
+        running = running_environments(self.environments.root)
+        used = [each for each in known if each.path in running]
+        if used and version is not None:
+            who = sorted(set().union(*(running[each.path] for each in used))) or ["a process that is no engine"]
+            raise EngineInUseError(f"engine {engine} {version} is used by {', '.join(who)}")
+        free = [each for each in known if each.path not in running and (engine, each.note.version) not in self._jobs]
+        freed = sum(size_of(each.path) for each in free)
+        remove(self.environments, engine, free)
+        return [each.note.version for each in free], freed
+
     def _collect(self, engine: str) -> None:
         environments, default = self.environments, self.settings.default(engine)
         known = environments.all(engine)
         current = environments.current(engine)
         newest = next((each for each in known if each.note.version == default), None)
         needed = {each.path for each in (current, newest) if each is not None}
-        running: set[Path] = running_environments(environments.root) if len(known) > len(needed) else set()
+        running = running_environments(environments.root) if len(known) > len(needed) else {}
         kept = self.settings.keep(engine)
         keep = kept if kept is not None else len(known)
         gone = superfluous(known, needed, running, keep, self._clock.wall())

@@ -14,6 +14,7 @@ from pathlib import Path
 from llmgw_agent.install.errors import InstallRefusedError
 from llmgw_agent.install.recipes import Programs, Recipe
 from llmgw_agent.install.settings import BuildSettings, EngineInstall, valid_version
+from llmgw_proto.locks import lock_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +149,8 @@ def count_packages(lock: str) -> int:
 
 def check_lock(wanted: Wanted, lock: str) -> None:
     """Raises InstallRefusedError if there is nothing in it, or a package without a hash."""
-    # A requirement goes on over lines that end in a backslash.
-    lines = [line.strip() for line in lock.replace("\\\n", " ").splitlines()]
-    entries = [line for line in lines if line and not line.startswith(("#", "-"))]
-    if not entries:
-        raise InstallRefusedError(f"{wanted.title}: lock {wanted.lock} names no package; make it again with {MAKE_LOCK}")
-    for entry in entries:
-        if "--hash=" not in entry:
-            raise InstallRefusedError(
-                f"{wanted.title}: lock {wanted.lock} has no hash for {entry.split(' ')[0]!r}; make it again with {MAKE_LOCK}"
-            )
-
-
-MAKE_LOCK = "`uv pip compile --generate-hashes`"
+    if (problem := lock_problem(lock)) is not None:
+        raise InstallRefusedError(f"{wanted.title}: lock {wanted.lock} {problem}")
 
 
 def sources(settings: EngineInstall) -> list[str]:

@@ -108,3 +108,13 @@ def _check_archive(archive: str | None, sha256: str | None, *, folder_of_source:
         raise ValueError("an archive needs its sha256, so that nothing else is unpacked")
     if archive is None and sha256 is not None and not folder_of_source:
         raise ValueError("sha256 is an archive's; name the archive")
+
+
+def _programs(install: dict[InstallableEngine, EngineInstall]) -> dict[InstallableEngine, EngineInstall]:
+    for engine, settings in install.items():
+        if engine != "llamacpp" and (settings.archive is not None or settings.build is not None):
+            raise ValueError(f"{engine} is made of packages, not of programs: remove its archive and build")
+    return install
+
+
+InstallSettings = Annotated[dict[InstallableEngine, EngineInstall], AfterValidator(_programs)]

@@ -10,8 +10,10 @@ from pydantic import AfterValidator, Field
 
 from llmgw_proto.records.base import Record
 
-#: Bytes of one lock; etcd takes no value above 1.5 MiB.
-LOCK_LIMIT = 1 << 20
+#: Engines that agents install.
+INSTALLABLE = ("vllm", "sglang", "llamacpp")
+#: Bytes of one lock; etcd takes no value above 1.5 MiB, and the admin API no body above 1 MiB.
+LOCK_LIMIT = 768 << 10
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -27,7 +29,7 @@ def valid_archive(value: str) -> str:
     parts = urlsplit(value)
     if value.startswith("/") or (parts.scheme in ("https", "http") and parts.hostname and not parts.fragment):
         return value
-    raise ValueError(f"{value!r} is neither an address nor a path; write https://host/file.tar.gz, /path/file.tar.gz or a folder")
+    raise ValueError(f"{value!r} is neither an address nor a path; write https://host/file.tar.gz, /path/file or a folder")
 
 
 #: Becomes a folder's name on nodes.
@@ -47,7 +49,7 @@ class EngineRelease(Record):
     extra_indexes: list[str] = Field(default=[], description="asked before the index")
     archive: Archive | None = Field(default=None, description="address or path of an archive with the engine's programs")
     sha256: Sha256 | None = Field(default=None, description="of the archive")
-    build: bool = Field(default=False, description="build it on the node: the archive is source code, or else the source package")
+    build: bool = Field(default=False, description="build it on the node, from the archive or else the source package")
     build_options: list[str] = Field(default=[], description="more options for cmake")
 
 

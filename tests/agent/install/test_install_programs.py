@@ -79,7 +79,11 @@ def test_a_release_is_unpacked_tried_and_made_current(site: Site) -> None:
     assert site.left() == []
     # The archive may go.
     (site.root / "bundles" / "llama-b4321.tar.gz").unlink()
-    settings = {"version": "b4321", "archive": str(site.root / "bundles" / "llama-b4321.tar.gz"), "sha256": "0" * 64}
+    settings: dict[str, Any] = {
+        "version": "b4321",
+        "archive": str(site.root / "bundles" / "llama-b4321.tar.gz"),
+        "sha256": "0" * 64,
+    }
     with pytest.raises(InstallRefusedError, match="no such file on this node"):
         asyncio.run(Site(site.root / "elsewhere").provide(**settings))
 
@@ -185,7 +189,7 @@ def test_an_archive_with_an_address_is_fetched_once_with_progress(site: Site) ->
 def test_built_from_the_source_package_of_a_bundle_with_only_what_is_needed(site: Site) -> None:
     bundle = site.root / "bundle"
     make_archive(bundle / "llama_cpp_python-0.3.36.tar.gz", source())
-    settings = {"version": "0.3.36", "build": {"jobs": 2}, "find_links": [str(bundle)], "offline": True}
+    settings: dict[str, Any] = {"version": "0.3.36", "build": {"jobs": 2}, "find_links": [str(bundle)], "offline": True}
     found = site.get(**settings)
     assert sorted(each.name for each in (found.path / "bin").iterdir()) == ["ggml-rpc-server", "llama-server"]
     assert (found.located.version, found.note.found_version) == ("0.3.36", "0.5.0-dev")
