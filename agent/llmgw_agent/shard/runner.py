@@ -142,7 +142,7 @@ class Runner:
             # Children of it may still be there, and use its GPUs.
             self._left = [home if home != NOWHERE else context.isolation.expected(context.owner, self.shard, attempt.id)]
             context.gpus.hold(self.shard, self.wish.gpus)
-            self._part.adopted(runs=False)
+            self._part.adopted(runs=False, ended=self._died_unseen is not None)
             self._ledger.change(process=None, endpoint=None)
             return
         context.ports.hold(attempt.port)

@@ -248,6 +248,7 @@ def _why(peer: Peer) -> str:
     if record is None:
         return f"node {peer.node} has no part in it any more: its agent was stopped, or its shard was withdrawn"
     said = _state(peer)
-    if record.reason and record.state in (ShardState.REJECTED, ShardState.FAILED) and not said.note:
+    given_up = record.state is ShardState.FAILED and record.next_attempt_at is None
+    if record.reason and (record.state is ShardState.REJECTED or (given_up and not said.note)):
         return f"node {peer.node}: {record.reason}"
     return f"node {peer.node}: {said.note or 'its engine ended'}"

@@ -40,8 +40,8 @@ class Part(Protocol):
         """Hears of the others for as long as the block lasts."""
         ...
 
-    def adopted(self, *, runs: bool) -> None:
-        """At the agent's start: whether the engine of before still runs."""
+    def adopted(self, *, runs: bool, ended: bool = False) -> None:
+        """At the agent's start: whether the engine of before still runs; ``ended``: it did not, and why follows."""
         ...
 
     def preparing(self) -> None: ...
@@ -112,7 +112,7 @@ class Alone:
     async def following(self) -> AsyncIterator[None]:
         yield
 
-    def adopted(self, *, runs: bool) -> None:
+    def adopted(self, *, runs: bool, ended: bool = False) -> None:
         pass
 
     def preparing(self) -> None:
@@ -170,12 +170,13 @@ class Membership:
 
     # --- what it says of itself ---------------------------------------------------------------------------------------
 
-    def adopted(self, *, runs: bool) -> None:
+    def adopted(self, *, runs: bool, ended: bool = False) -> None:
         port = self._ledger.saved.meeting_port
         if runs and port:
             self._context.ports.hold(port)
         elif not runs and self._state.phase in RUNNING:
-            self._change(phase=GangPhase.PREPARING, port=0)
+            gone = "its engine was gone when its agent started, as after a reboot."
+            self._change(phase=GangPhase.DOWN, port=0, note="" if ended else gone)
 
     def preparing(self) -> None:
         self.ended()
@@ -325,7 +326,7 @@ class Membership:
             if record is not None and record.state is ShardState.REJECTED:
                 return RejectedError(f"node {record.node}: {record.reason}")
             said = record.gang if record is not None else None
-            if record is None or said is None or said.note or said.attempt != self._state.attempt:
+            if record is None or said is None or said.note or said.phase is not GangPhase.DOWN:
                 note = said.note if said is not None else ""
                 return AttemptError(f"node {record.node}: {note}" if record is not None and note else str(over))
             if clock.monotonic() >= deadline:
