@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,19 +12,21 @@ from pathlib import Path
 import pytest
 
 from llmgw_testing.file_server import FileServer
+from llmgw_testing.hub_server import HubServer
 from llmgw_testing.llama_server import weights
 from llmgw_testing.stack import Stack
-from llmgw_testing.weights import sha256
+from llmgw_testing.wait import wait_until
+from llmgw_testing.weights import MIB, gguf, sha256
 
 MODEL = "org/smollm2"
 SMALL = ("--arg", "--ctx-size=2048", "--arg", "--threads=1")
 
 
-@pytest.fixture
-def files() -> Iterator[FileServer]:
-    """Answers in a thread of its own."""
+@contextlib.contextmanager
+def running(server: FileServer | HubServer) -> Iterator[None]:
+    """It answers in a thread of its own."""
     loop = asyncio.new_event_loop()
-    server, up, stop = FileServer(), threading.Event(), asyncio.Event()
+    up, stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
         async with server:
@@ -33,11 +37,25 @@ def files() -> Iterator[FileServer]:
     thread.start()
     try:
         assert up.wait(30)
-        yield server
+        yield
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(30)
         loop.close()
+
+
+@pytest.fixture
+def files() -> Iterator[FileServer]:
+    server = FileServer()
+    with running(server):
+        yield server
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    server = HubServer()
+    with running(server):
+        yield server
 
 
 def test_a_model_is_fetched_once_verified_served_and_kept(tmp_path: Path, files: FileServer) -> None:
@@ -79,3 +97,57 @@ def test_a_source_that_nobody_can_read_is_refused_when_it_is_applied(tmp_path: P
         stack.coordinator()
         done = stack.ctl("model", "serve", "m", "https://h/", expect=2)
         assert "names no file; write https://host/path/model.gguf" in " ".join(done.stderr.split())
+
+
+def test_a_fleet_asks_the_hub_once_and_goes_on_when_the_one_who_asks_is_killed(tmp_path: Path, hub: HubServer) -> None:
+    content = gguf({"general.architecture": "llama", "llama.block_count": 3}, padding=8 * MIB)
+    hub.add("org/m", {"m-Q8_0.gguf": content})
+    served = hub.content.files[hub.content_path(content)]
+    served.bytes_per_second = MIB
+    nodes = ("n1", "n2", "n3")
+    to_all = [word for node in nodes for word in ("--node", node)]
+
+    def gets() -> int:
+        return len(hub.content.gets(hub.content_path(content)))
+
+    def part(node: str) -> int:
+        found = list((tmp_path / f"agent-{node}/weights/partial").glob("sha256-*[0-9a-f]"))
+        return found[0].stat().st_size if found else 0
+
+    with Stack(tmp_path) as stack:
+        stack.coordinator()
+        settings = {"hub_endpoint": hub.url, "allow_networks": ["127.0.0.0/8"], "reserve_bytes": 0}
+        for node in nodes:
+            stack.agent(node, weights=settings, metrics={"listen": None})
+
+        def all_alive() -> bool:
+            return [each["alive"] for each in stack.admin("/admin/v1/nodes")["nodes"]] == [True] * len(nodes)
+
+        wait_until(all_alive, within=60, what="the agents")
+        said: list[subprocess.CompletedProcess[str]] = []
+        fetching = threading.Thread(
+            target=lambda: said.append(stack.ctl("weights", "fetch", "hf:org/m:Q8_0", *to_all, expect=None)), name="fetch"
+        )
+        fetching.start()
+        first = wait_until(lambda: next((node for node in nodes if part(node) > MIB), None), within=60, what="a download")
+        assert first is not None
+        stack.daemons[first].kill()
+        served.bytes_per_second = None
+        fetching.join(120)
+        assert said[0].returncode == 3, "one node could not be asked to the end"
+        others = [node for node in nodes if node != first]
+        for node in others:
+            assert f"{node}: here: 8.0 MiB in " in said[0].stdout
+        assert gets() == 2, "by the one that was killed, and by one of the others"
+
+        stack.daemons[first].start()
+        wait_until(
+            lambda: stack.ctl("weights", "list", "--node", first, expect=None).returncode == 0, within=60, what="it again"
+        )
+        stack.ctl("weights", "fetch", "hf:org/m:Q8_0", "--node", first)
+        assert gets() == 2, "from the others"
+        listed = stack.ask_ctl("weights", "list")
+        assert [each["node"] for each in listed["nodes"] if len(each["weights"]) == 1] == list(nodes)
+        assert listed["nodes"][0]["weights"][0]["facts"]["layers"] == 3
+        removed = stack.ctl("weights", "remove", "hf:org/m:Q8_0")
+        assert removed.stdout.count("8.0 MiB freed") == len(nodes)
