@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llmgw_ctl.commands import fabric, gpu, model, node, replica, status, up, version, weights
+from llmgw_ctl.commands import engine, fabric, gpu, model, node, replica, status, up, version, weights
 from llmgw_ctl.options import Output, Server, TokenFile
 
 
@@ -31,6 +31,7 @@ def build() -> typer.Typer:
     app.add_typer(model.build(), name="model")
     app.add_typer(replica.app, name="replica")
     app.add_typer(weights.app, name="weights")
+    app.add_typer(engine.app, name="engine")
     app.command("version")(version.version)
     return app
 

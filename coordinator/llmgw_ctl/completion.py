@@ -26,6 +26,12 @@ def engines(incomplete: str) -> list[str]:
     return [name for name in get_args(EngineName) if name.startswith(incomplete)]
 
 
+def installable_engines(incomplete: str) -> list[str]:
+    from llmgw_proto.records.engine import INSTALLABLE
+
+    return [name for name in INSTALLABLE if name.startswith(incomplete)]
+
+
 def models(ctx: typer.Context, incomplete: str) -> Candidates:
     async def ask(client: AdminClient) -> Candidates:
         return [(each.get("name", ""), each.get("state", "")) for each in await client.models()]

@@ -18,6 +18,7 @@ from llmgw_base.etcd.errors import StoreError
 from llmgw_coordinator.api import audit
 from llmgw_coordinator.api.agents import Agents
 from llmgw_coordinator.api.context import Context
+from llmgw_coordinator.api.engines import Engines
 from llmgw_coordinator.api.fabrics import Fabrics
 from llmgw_coordinator.api.hardware import Hardware
 from llmgw_coordinator.api.health import Health
@@ -57,6 +58,7 @@ def all_routes(context: Context, metrics: Metrics, credentials: grpc.ChannelCred
         Fabrics(context),
         Logs(context, agents),
         Hardware(agents),
+        Engines(context, agents),
         Weights(context, agents),
     )
     return [route for resource in resources for route in resource.routes()]

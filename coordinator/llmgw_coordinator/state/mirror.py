@@ -19,6 +19,7 @@ from llmgw_proto.records import (
     ClusterRecord,
     CoordinatorRecord,
     EndpointRecord,
+    EngineSettings,
     FabricMapRecord,
     InventoryRecord,
     ModelSpec,
@@ -39,6 +40,7 @@ PREFIXES = (
     keyspace.ENDPOINTS,
     keyspace.ROUTERS,
     keyspace.FABRIC,
+    keyspace.ENGINES,
 )
 
 
@@ -65,6 +67,7 @@ class Mirror:
         self._coordinators = Table(CoordinatorRecord, names.one(keyspace.COORDINATORS))
         self._candidates = Table(CoordinatorRecord, names.one(keyspace.LEADER))
         self._fabrics = Table(FabricMapRecord, names.one(keyspace.FABRIC))
+        self._engines = Table(EngineSettings, names.one(keyspace.ENGINES))
         # What decides plans first: the others change often and never make a plan differ.
         self._planned: tuple[Table[Any, Any], ...] = (
             self._models,
@@ -81,6 +84,7 @@ class Mirror:
             self._coordinators,
             self._candidates,
             self._fabrics,
+            self._engines,
         )
         self._synced: set[str] = set()
         self._behind: dict[str, Stale | Frozen] = {}
@@ -211,6 +215,7 @@ class Mirror:
             coordinators=dict(self._coordinators.rows),
             candidates=dict(self._candidates.rows),
             fabrics=dict(self._fabrics.rows),
+            engines=dict(self._engines.rows),
             unreadable=unreadable,
             unread_models=dict(self._models.bad),
             unread_nodes=unread_nodes,

@@ -12,6 +12,7 @@ from llmgw_proto.records import (
     ClusterRecord,
     CoordinatorRecord,
     EndpointRecord,
+    EngineSettings,
     FabricMapRecord,
     InventoryRecord,
     ModelSpec,
@@ -53,6 +54,8 @@ class View:
     candidates: Mapping[str, Stored[CoordinatorRecord]] = field(default_factory=dict)
     fabrics: Mapping[str, Stored[FabricMapRecord]] = field(default_factory=dict)
     """By subnet."""
+    engines: Mapping[str, Stored[EngineSettings]] = field(default_factory=dict)
+    """What the fleet is told to install, by engine."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """By key: why its value cannot be read. The last readable value, if there was one, is still in the tables."""
     unread_models: Mapping[str, str] = field(default_factory=dict)
