@@ -24,7 +24,7 @@ def documented() -> dict[str, set[str]]:
         title = re.match(r"`llmgwctl ([a-z ]+)`\n", section)
         if title:
             cells = re.findall(r"^\| ([^|]*)\|", section, flags=re.MULTILINE)
-            found[title[1]] = {option for cell in cells for option in re.findall(r"`(--?[a-z-]+)`", cell)}
+            found[title[1]] = {option for cell in cells for option in re.findall(r"`(--?[a-z0-9-]+)`", cell)}
     return found
 
 
