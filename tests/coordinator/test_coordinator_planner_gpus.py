@@ -34,6 +34,7 @@ def chosen(count: int, where: Node, taken: int = 0, **fields: Any) -> list[int] 
         pytest.param(2, node("n", gpus=3, islands=[[0, 1, 2]]), 2, None, id="an island that is taken is waited for"),
         pytest.param(2, node("n", gpus=8, **DGX1), 0, [0, 2], id="fully joined GPUs of a larger island"),
         pytest.param(4, node("n", gpus=8, **DGX1), 1, [1, 3, 5, 7], id="the group that is free"),
+        pytest.param(1, node("n", gpus=8, **DGX1), 1, [2], id="one GPU stays in the group that is broken already"),
         pytest.param(5, node("n", gpus=8, **DGX1), 0, [0, 1, 2, 3, 4], id="more than a group: the island"),
         pytest.param(2, node("n", gpus=3, gpu_class=["A", "B", "A"]), 0, [0, 2], id="of one class"),
         pytest.param(3, node("n", gpus=3, gpu_class=["A", "B", "A"]), 0, None, id="never of two classes"),

@@ -101,8 +101,9 @@ def _within(mine: list[GpuFacts], count: int, kind: Kind) -> Choice | None:
     if count > 1 and kind.single:
         return None
     if count == 1:
-        loose = [gpu for gpu in mine if not any(gpu.uuid in island for island in kind.islands)]
-        sets = [loose, *([gpu for gpu in mine if gpu.uuid in island] for island in kind.islands)]
+        joined = kind.groups or kind.islands
+        loose = [gpu for gpu in mine if not any(gpu.uuid in each for each in joined)]
+        sets = [loose, *([gpu for gpu in mine if gpu.uuid in each] for each in joined)]
         return 0, min((each for each in sets if each), key=len)
     for tier, joined in enumerate((kind.groups, kind.islands)):
         sets = [[gpu for gpu in mine if gpu.uuid in each] for each in joined]
