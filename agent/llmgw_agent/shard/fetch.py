@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from llmgw_agent.engines.base import Available
 from llmgw_agent.errors import AttemptError, RejectedError
 from llmgw_agent.shard.context import Context
 from llmgw_agent.weights import Progress, SourceInvalidError, WeightsError, parse_source
+from llmgw_agent.weights.early import Judge
 from llmgw_agent.weights.sources import FileSource, Source, UrlSource, redacted
 from llmgw_base.clock import Clock
 from llmgw_proto.engines import check_args, check_env
@@ -22,8 +24,12 @@ _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 logger = logging.getLogger(__name__)
 
 
-async def fetch(context: Context, wish: AssignmentRecord, tell: Callable[[str], None]) -> Available | None:
+async def fetch(
+    context: Context, wish: AssignmentRecord, tell: Callable[[str], None], judge: Judge | None = None
+) -> Available | None:
     """Makes the weights be here and pins them for the shard; ``tell`` hears how far that is. None if there are none to fetch.
+
+    ``judge`` says of the header of a GGUF why the engine here cannot load it: then nothing more of it is fetched.
 
     Raises:
         RejectedError: there are no such weights, or they may not be fetched.
@@ -38,7 +44,7 @@ async def fetch(context: Context, wish: AssignmentRecord, tell: Callable[[str], 
         raise RejectedError(problem)
     began, reporter = context.clock.monotonic(), Reporter(context.clock, tell)
     try:
-        found = await context.weights.ensure(wish.source, progress=reporter.hear, pin=wish.shard)
+        found = await context.weights.ensure(wish.source, progress=reporter.hear, pin=wish.shard, judge=judge)
     except WeightsError as error:
         if isinstance(source, FileSource):
             return None  # the engine's own check says what is wrong with it
@@ -54,6 +60,8 @@ async def fetch(context: Context, wish: AssignmentRecord, tell: Callable[[str], 
             "seconds": round(context.clock.monotonic() - began, 1),
         }
         logger.info("weights fetched", extra={"fields": fields})
+    if judge is not None and found.facts is not None and (problem := await asyncio.to_thread(judge, found.facts)):
+        raise RejectedError(f"weights {found.path}: {problem}")
     return Available(found.path, found.facts)
 
 
@@ -113,6 +121,8 @@ class Reporter:
 def describe(progress: Progress, rate: float) -> str:
     """For people: ``fetching 1.2 of 4.7 GB, 85 MB/s, from huggingface.co``. ``rate`` in bytes per second."""
     match progress.phase:
+        case _ if progress.waits_for:
+            return f"waits for node {progress.waits_for}, which fetches the same weights"
         case "waiting" if progress.bytes_done:
             return f"another process fetches the same weights: {_amount(progress)}"
         case "waiting":

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from llmgw_agent.engines.client import EngineClient
+from llmgw_agent.engines.llamacpp_knows import judge_of
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import AttemptError, GangOverError, PortTakenError, RejectedError, SurvivorsError
 from llmgw_agent.install.progress import Phase, Step
@@ -247,7 +248,8 @@ class Runner:
         weights = None
         if not (is_worker(wish) and driver.worker_listens(wish)):
             # A worker that listens gets its part of the weights from the head.
-            weights = await fetch(context, wish, lambda reason: self._machine.to(ShardState.FETCHING, reason))
+            judge = judge_of(located) if wish.engine == "llamacpp" else None
+            weights = await fetch(context, wish, lambda reason: self._machine.to(ShardState.FETCHING, reason), judge)
         checked = await check(context, wish, driver, weights)
         # Whatever of an earlier attempt still runs, under whatever parent, goes first.
         await self._end_leftovers()

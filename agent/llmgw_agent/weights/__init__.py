@@ -35,6 +35,7 @@ from .errors import (
     SourceInvalidError,
     SourceNotFoundError,
     SourceUnavailableError,
+    UnloadableError,
     WeightsError,
 )
 from .loadable import check_loadable
@@ -69,6 +70,7 @@ __all__ = [
     "SourceUnavailableError",
     "Stored",
     "Turn",
+    "UnloadableError",
     "WeightStore",
     "Weights",
     "WeightsError",

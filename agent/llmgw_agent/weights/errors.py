@@ -10,6 +10,7 @@ WeightsError
 ├── NoSpaceError            retry when there is room: says how many bytes are needed and free
 ├── DiskError               retry when mended: the store's folder cannot be read or written
 ├── InUseError              retry when released: the weights are pinned by something that runs
+├── UnloadableError         reject: the engine that it is for cannot load it
 ├── MetadataError           the file's header cannot be read (cut, corrupt, or another format)
 └── ArchiveError            reject: an archive is unsafe or not what was promised; nothing was written
 """
@@ -74,6 +75,10 @@ class DiskError(WeightsError):
 
 class InUseError(WeightsError):
     recoverable = True
+
+
+class UnloadableError(WeightsError):
+    pass
 
 
 class MetadataError(WeightsError):

@@ -6,6 +6,7 @@ import asyncio
 
 from llmgw_proto.digests import Digest
 
+from .early import Judge
 from .peers import Turn
 from .receive import Meter
 from .views import Phase, Progress, Weights
@@ -14,7 +15,8 @@ from .views import Phase, Progress, Weights
 class Job:
     """``meters`` by path of file; ``waiters`` counts who awaits ``task``, and the last who leaves cancels it."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Judge | None = None) -> None:
+        self.judge = judge
         self.task: asyncio.Task[Weights]
         self.waiters = 0
         self.phase: Phase = "waiting"

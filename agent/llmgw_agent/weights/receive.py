@@ -252,6 +252,12 @@ class Attempt:
             write_atomically(self._state_path, self._state.model_dump_json())
 
 
+def givers_of(state: Path) -> list[str]:
+    """Which places an unfinished download came from. Blocking."""
+    found = _read_state(state)
+    return found.givers if found is not None else []
+
+
 def _read_state(path: Path) -> PartState | None:
     try:
         return PartState.model_validate_json(path.read_bytes())

@@ -19,6 +19,7 @@ from .catalog import Catalog, LocalRecord
 from .client import Client, Target
 from .disk import FULL, free_bytes, no_space
 from .download import Downloader, Place
+from .early import Judge, first_gguf, watch_header
 from .errors import (
     DiskError,
     InUseError,
@@ -26,6 +27,7 @@ from .errors import (
     NoSpaceError,
     SourceInvalidError,
     SourceNotFoundError,
+    UnloadableError,
     WeightsError,
 )
 from .guard import Guard, Resolve, system_resolve
@@ -36,7 +38,7 @@ from .manifest import Manifest
 from .model_facts import ModelFacts
 from .peers import Peer, PeerSource, Sharing, Turn, blob_url
 from .proxy import Proxy
-from .receive import Fetched, FileWish, Meter
+from .receive import Fetched, FileWish, Meter, givers_of
 from .resolve import Plan, PlannedFile, Resolver, to_manifest
 from .settings import WeightsSettings
 from .sources import FileSource, HubSource, UrlSource, parse_source, source_key
@@ -107,10 +109,12 @@ class WeightStore:
         progress: Callable[[Progress], None] = lambda _: None,
         pin: str | None = None,
         refresh: bool = False,
+        judge: Judge | None = None,
     ) -> Weights:
         """Makes the weights be here, whole and verified; ``pin`` names who runs them, before anyone could evict them.
 
         What was fetched once is used without asking the network; ``refresh`` asks anew what a branch or URL means now.
+        ``judge`` says of a GGUF's header why it cannot be loaded here; it is asked as soon as that has come.
         ``progress`` is called in the event loop four times a second and at the end. Cancelling leaves what came so far.
 
         Raises any WeightsError; ``recoverable`` of the error says whether a later try can succeed.
@@ -121,7 +125,7 @@ class WeightStore:
         key = source_key(parsed.canonical)
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = Job()
+            job = self._jobs[key] = Job(judge)
             job.task = asyncio.create_task(self._named(self._make_ready(job, parsed, key, refresh)), name=f"weights {key}")
             job.task.add_done_callback(partial(self._ended, key, job))
         job.waiters += 1
@@ -202,13 +206,37 @@ class WeightStore:
 
         async with self._turn(job, plan):
             try:
-                async with asyncio.TaskGroup() as group:
-                    for file in plan.files:
-                        group.create_task(one(file))
+                async with asyncio.TaskGroup() as judging:
+                    early = judging.create_task(self._judge_early(job, plan))
+                    async with asyncio.TaskGroup() as group:
+                        for file in plan.files:
+                            group.create_task(one(file))
+                    early.cancel()
             except BaseExceptionGroup as failures:
                 raise _first(failures) from None
             manifest = to_manifest(plan, {each.wish.path: results[each.wish.path] for each in plan.files})
             return manifest, await self._work(self._catalog.commit, key, manifest)
+
+    async def _judge_early(self, job: Job, plan: Plan) -> None:
+        """Only by what came from the source or the mirror: a peer's bytes are not believed before they are verified."""
+        if job.judge is None:
+            return
+        paths = [each.wish.path for each in plan.files]
+        if (name := first_gguf(paths)) is None:
+            if any(each.endswith(".safetensors") for each in paths) and (
+                problem := job.judge(ModelFacts(format="safetensors"))
+            ):
+                raise UnloadableError(f"{plan.source}: {problem}")
+            return
+        file = next(each for each in plan.files if each.wish.path == name)
+        places = {str(each.target) for each in file.places}
+        part, state = self._layout.part(file.wish.part), self._layout.part_state(file.wish.part)
+
+        def trusted() -> bool:
+            givers = givers_of(state)
+            return bool(givers) and places.issuperset(givers)
+
+        await watch_header(plan.source, part, job.judge, trusted, self._clock, self._work)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: Job, plan: Plan) -> AsyncIterator[None]:
