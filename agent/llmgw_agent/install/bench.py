@@ -22,6 +22,8 @@ class Bench:
     archives: Archives
     lock: Lock
     progress: Progress
+    fresh: bool = False
+    """Nothing of an earlier installation is to be trusted, uv's cache neither: files of environments are links into it."""
 
     def tell(self, phase: Phase, fraction: float, text: str = "") -> None:
         self.progress(Step(self.wanted.title, phase, fraction, text))

@@ -59,7 +59,7 @@ class Builder:
         """
         name = environment_name(wanted, lock_text.encode())
         target = self._folder(wanted) / name
-        async with self._bench(wanted, name) as bench:
+        async with self._bench(wanted, name, fresh=again) as bench:
             if not again and (there := read(target)) is not None:
                 return there
             self._check_disk(wanted)
@@ -114,7 +114,7 @@ class Builder:
     # --- small --------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _bench(self, wanted: Wanted, name: str) -> AsyncIterator[Bench]:
+    async def _bench(self, wanted: Wanted, name: str, *, fresh: bool = False) -> AsyncIterator[Bench]:
         """The work on what is called ``name``, which nobody else does meanwhile."""
         folder = self._folder(wanted)
         try:
@@ -127,7 +127,7 @@ class Builder:
                 waits = "another installation of the same is under way"
                 self.progress(Step(wanted.title, Phase.WAITING, 0.0, waits))
                 await self.clock.sleep(0.2)
-            yield Bench(wanted, folder, self.environments.root / ".cache", self.archives, lock, self.progress)
+            yield Bench(wanted, folder, self.environments.root / ".cache", self.archives, lock, self.progress, fresh)
 
     def _check_disk(self, wanted: Wanted) -> None:
         need, folder = parse_bytes(wanted.disk), self._folder(wanted)

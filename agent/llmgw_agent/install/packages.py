@@ -58,7 +58,8 @@ async def _uv(bench: Bench, arguments: list[str], phase: Phase, fraction: float)
         if line.strip().startswith(_TELLING):
             bench.tell(phase, fraction + DOWNLOADS_SHARE * downloads.fraction, line.strip()[:120])
 
-    done = await bench.run([*find_uv(), *arguments], wanted.settings.timeout_seconds, on_line)
+    cache = ["--no-cache"] if bench.fresh else []
+    done = await bench.run([*find_uv(), *cache, *arguments], wanted.settings.timeout_seconds, on_line)
     if done.status != 0:
         reason = explain(done.status, done.lines)
         kind = InstallRefusedError if reason.final else InstallFailedError

@@ -272,6 +272,27 @@ def test_old_environments_go_unless_something_runs_in_them(site: Site) -> None:
     assert site.unfinished() == []
 
 
+def test_damaged_files_are_mended_by_building_again(site: Site) -> None:
+    fake_vllm(site.wheels, "1.0", code="x = 1\n")
+    found = site.get()
+    module = next(found.path.glob("lib/python*/site-packages/vllm/__init__.py"))
+    # In place: a link into the cache of uv then leads to the same wrong bytes.
+    with module.open("w") as file:
+        file.write("x = 2\n")
+
+    async def body() -> Environment:
+        installer = site.installer()
+        assert (await site.provide(installer)) == found
+        assert module.read_text() == "x = 2\n"
+        return await installer.install("vllm", None, site.steps.append, again=True)
+
+    again = run(body)
+    assert again.path == found.path
+    assert module.read_text() == "x = 1\n"
+    assert again.note.installed_at > found.note.installed_at
+    assert site.unfinished() == []
+
+
 def _wait_while(path: Path) -> str:
     reached = f"open({str(_reached(path))!r}, 'w').close()"
     return f"import os, time\n{reached}\nwhile os.path.exists({str(path)!r}):\n    time.sleep(0.02)\n"
