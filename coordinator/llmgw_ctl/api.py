@@ -39,6 +39,7 @@ class ReplicaView(TypedDict, total=False):
     next_attempt_at: float | None
     gpus: list[str]
     draining: bool
+    drained: bool
     generation: int
     engine: str
     engine_version: str

@@ -111,10 +111,10 @@ class AdminClient:
         query = "" if version is None else f"?version={quote(version, safe='')}"
         return await self._json("DELETE", f"nodes/{_part(node)}/engines/{_part(engine)}{query}")
 
-    async def _steps(self, path: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _steps(self, path: str, body: dict[str, Any] | None, method: str = "POST") -> AsyncIterator[dict[str, Any]]:
         """The lines of an answer that goes on for as long as the work does."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.sock_connect)
-        server, response = await self._connect("POST", path, body, timeout)
+        server, response = await self._connect(method, path, body, timeout)
         try:
             async with response:
                 if response.status >= 400:
@@ -153,6 +153,21 @@ class AdminClient:
 
     async def replica(self, replica_id: str) -> ReplicaView:
         return cast(ReplicaView, await self._json("GET", f"replicas/{_part(replica_id)}"))
+
+    async def replica_details(self, replica_id: str, rank: int = 0) -> dict[str, Any]:
+        """All that the agent knows of one of its shards."""
+        return await self._json("GET", f"replicas/{_part(replica_id)}/details?rank={rank}")
+
+    async def drain_replica(self, replica_id: str, *, drained: bool) -> dict[str, Any]:
+        return await self._json("POST", f"replicas/{_part(replica_id)}/{'drain' if drained else 'undrain'}", {})
+
+    async def restart_replica(self, replica_id: str, drain_seconds: float | None) -> dict[str, Any]:
+        return await self._json("POST", f"replicas/{_part(replica_id)}/restart", {"drain_seconds": drain_seconds})
+
+    async def telemetry(self, node: str, *, every: float, count: int) -> AsyncIterator[dict[str, Any]]:
+        """Figures of a node's GPUs and replicas every some seconds; ``count`` 0: until the caller leaves."""
+        async for sample in self._steps(f"nodes/{_part(node)}/telemetry?every={every:g}&count={count}", None, "GET"):
+            yield sample
 
     async def logs(self, replica_id: str, *, tail: int, follow: bool, **chosen: str | float) -> AsyncIterator[bytes]:
         """The log, oldest line first; with ``follow``, also what comes, until the replica's log ends or the caller leaves.

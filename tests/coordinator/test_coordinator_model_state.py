@@ -9,7 +9,7 @@ from llmgw_coordinator.api.shapes import ModelState, ReplicaView
 
 READY, STARTING, SUSPECT = "Ready", "Starting", "Suspect"
 REJECTED, RETRYING, BROKEN = "Rejected", "Failed, retrying", "Failed"
-LEAVING, AWAY = "Ready, leaving", "Ready, away"
+LEAVING, AWAY, DRAINED = "Ready, leaving", "Ready, away", "Ready, drained"
 
 
 def replica(index: int, kind: str) -> ReplicaView:
@@ -30,6 +30,7 @@ def replica(index: int, kind: str) -> ReplicaView:
         next_attempt_at=9.0 if more == "retrying" else None,
         gpus=[],
         draining=more == "leaving",
+        drained=more == "drained",
         generation=0,
         engine="llamacpp",
         engine_version="",
@@ -45,6 +46,9 @@ def replica(index: int, kind: str) -> ReplicaView:
         (2, [READY, READY], "waits", ModelState.READY),
         (2, [READY, READY, READY], "", ModelState.PROGRESSING),
         (2, [READY, READY, LEAVING], "", ModelState.READY),
+        (2, [READY, DRAINED], "", ModelState.DEGRADED),
+        (1, [DRAINED], "", ModelState.DEGRADED),
+        (1, [READY, DRAINED], "", ModelState.PROGRESSING),
         (2, [READY, READY], "outdated", ModelState.PROGRESSING),
         (2, [READY, STARTING], "", ModelState.PROGRESSING),
         (2, [READY, RETRYING], "", ModelState.PROGRESSING),

@@ -65,6 +65,11 @@ class FakeAdmin:
         self.stale = False
         self.problems: list[str] = []
         self.log = b"first line\nsecond line\n"
+        self.details: list[dict[str, Any]] = []
+        """What the agent tells of a replica, one after the other; the last stays. None: it cannot be asked."""
+        self.figures: dict[str, Any] = {}
+        self.drained: set[str] = set()
+        """Ids of replicas that an operator has taken out of routing."""
         self._override: tuple[int, bytes, str] | None = None
         self._scripts: dict[str, list[Step]] = {}
         self._loop = asyncio.new_event_loop()
@@ -122,6 +127,9 @@ class FakeAdmin:
         app.router.add_get("/admin/v1/replicas", self._replicas)
         app.router.add_get("/admin/v1/replicas/{id}", self._replica)
         app.router.add_get("/admin/v1/replicas/{id}/logs", self._logs)
+        app.router.add_get("/admin/v1/replicas/{id}/details", self._details)
+        app.router.add_post("/admin/v1/replicas/{id}/{word}", self._act)
+        app.router.add_get("/admin/v1/nodes/{node}/telemetry", self._telemetry)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
@@ -260,6 +268,29 @@ class FakeAdmin:
                     return web.json_response(each)
         return _not_found("replica", request.match_info["id"])
 
+    async def _details(self, request: web.Request) -> web.Response:
+        if not self.details:
+            return _error(502, "agent_unreachable", "the agent of node n1 cannot be asked: it is away", "start it")
+        return web.json_response(self.details.pop(0) if len(self.details) > 1 else self.details[0])
+
+    async def _act(self, request: web.Request) -> web.Response:
+        replica, word = request.match_info["id"], request.match_info["word"]
+        if replica == "nobody":
+            return _not_found("replica", replica)
+        self.bodies.append(await request.json())
+        if word == "restart":
+            return web.json_response({"replica": replica, "node": "n1", "attempt": "a1"})
+        state = {"drained": word == "drain", "requests": 2, "connections": 3}
+        return web.json_response({"replica": replica, "node": "n1", **state})
+
+    async def _telemetry(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        for number in range(int(request.query["count"])):
+            await response.write(json.dumps({**self.figures, "at": number}).encode() + b"\n")
+        await response.write_eof()
+        return response
+
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["id"] == "nobody":
             return _not_found("replica", "nobody")
@@ -280,6 +311,8 @@ class FakeAdmin:
         replicas = (
             [] if step.replica is None else [replica_view(name, index, step, model.spec) for index in range(max(wanted, 1))]
         )
+        for each in replicas:
+            each["drained"] = each["id"] in self.drained
         return {
             "name": name,
             "wanted": wanted,

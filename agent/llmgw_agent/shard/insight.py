@@ -6,6 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
+from llmgw_agent.engines.client import EngineSilentError
+from llmgw_agent.engines.pulse import Pulse, read_pulse
 from llmgw_agent.process.identity import PROC, Identity, read_stat
 from llmgw_agent.process.scan import find_family
 from llmgw_agent.shard.connections import open_connections
@@ -13,13 +15,15 @@ from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.machine import Move
 from llmgw_agent.shard.runner import Runner
 from llmgw_proto import shards_pb2
+from llmgw_proto.records import ShardState
 
+_ANSWERING = frozenset({ShardState.READY, ShardState.SUSPECT, ShardState.DRAINING})
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 async def describe(context: Context, runner: Runner) -> shards_pb2.ShardDetails:
     saved, ledger = runner.ledger.saved, runner.ledger
-    wish, attempt, process, pulse = saved.assignment, saved.attempt, saved.process, runner.measures.pulse
+    wish, attempt, process, pulse = saved.assignment, saved.attempt, saved.process, await _pulse(runner)
     port = attempt.port if attempt is not None and process is not None else None
     details = shards_pb2.ShardDetails(
         shard=wish.shard,
@@ -52,6 +56,17 @@ async def describe(context: Context, runner: Runner) -> shards_pb2.ShardDetails:
         details.processes.extend(await asyncio.to_thread(_processes, context, leader, wish.shard))
     details.logs.extend(await asyncio.to_thread(_logs, context.log_folder(wish.shard)))
     return details
+
+
+async def _pulse(runner: Runner) -> Pulse | None:
+    """What the engine says now: whoever drains it must not be told what was true some seconds ago."""
+    client = runner.client
+    if client is None or runner.state not in _ANSWERING:
+        return runner.measures.pulse
+    try:
+        return await read_pulse(client)
+    except EngineSilentError:
+        return runner.measures.pulse
 
 
 def measured(runner: Runner) -> shards_pb2.Measured:

@@ -103,6 +103,14 @@ class Runner:
         return self._engine
 
     @property
+    def client(self) -> EngineClient | None:
+        """For questions to the engine, while one runs that can be asked."""
+        attempt = self._ledger.saved.attempt
+        if self._engine is None or attempt is None or is_worker(self.wish):
+            return None
+        return self._serving(attempt).client
+
+    @property
     def finishing(self) -> bool:
         """Whether its end was begun, perhaps by an earlier life of the agent: it is then carried through."""
         return self._ledger.saved.finishing

@@ -17,7 +17,9 @@ def given_up(replica: ReplicaView) -> bool:
 
 def ready_count(replicas: Sequence[ReplicaView], away: Set[str]) -> int:
     """``away``: ids of replicas whose node is away."""
-    return sum(each.state == ShardState.READY and not each.draining and each.id not in away for each in replicas)
+    return sum(
+        each.state == ShardState.READY and not each.draining and not each.drained and each.id not in away for each in replicas
+    )
 
 
 def state_of(
@@ -43,6 +45,9 @@ def state_of(
         return ModelState.PROGRESSING if replicas else ModelState.SCALED_TO_ZERO
     if ready >= wanted:
         return ModelState.PROGRESSING if outdated or len(staying) > wanted else ModelState.READY
+    if any(each.drained for each in staying):
+        # The operator's own doing: nothing will come of itself.
+        return ModelState.DEGRADED
     if staying and all(given_up(each) for each in staying):
         return ModelState.FAILED
     if not staying:

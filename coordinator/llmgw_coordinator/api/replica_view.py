@@ -85,6 +85,7 @@ def replica_view(view: View, parts: Sequence[Part]) -> ReplicaView:
     live = endpoint.record if endpoint is not None and endpoint.record.epoch == known.epoch else None
     worst = min(parts, key=lambda each: _RANKS[each.state])
     truth = head.truth
+    drained = truth is not None and truth.drained
     return ReplicaView(
         id=known.replica,
         model=known.model,
@@ -100,7 +101,8 @@ def replica_view(view: View, parts: Sequence[Part]) -> ReplicaView:
         started_at=truth.started_at if truth is not None else None,
         next_attempt_at=worst.truth.next_attempt_at if worst.truth is not None else None,
         gpus=[gpu for each in parts for gpu in each.known.gpus],
-        draining=any(each.wish is None for each in parts) or (live is not None and live.draining),
+        draining=any(each.wish is None for each in parts) or (live is not None and live.draining and not drained),
+        drained=drained,
         generation=known.generation,
         engine=known.engine,
         engine_version=truth.engine_version if truth is not None else "",

@@ -28,6 +28,7 @@ from llmgw_coordinator.api.nodes import Nodes
 from llmgw_coordinator.api.openapi import document
 from llmgw_coordinator.api.problems import ApiError, from_http, from_store, unavailable
 from llmgw_coordinator.api.replicas import Replicas
+from llmgw_coordinator.api.replicas_ask import ReplicasAsk
 from llmgw_coordinator.api.routes import Handler, Route
 from llmgw_coordinator.api.status import Status
 from llmgw_coordinator.api.throttle import Throttle
@@ -55,6 +56,7 @@ def all_routes(context: Context, metrics: Metrics, credentials: grpc.ChannelCred
         Nodes(context),
         Models(context),
         Replicas(context),
+        ReplicasAsk(context, agents),
         Fabrics(context),
         Logs(context, agents),
         Hardware(agents),

@@ -78,6 +78,7 @@ class ReplicaView(Shape):
     next_attempt_at: float | None = Field(description="Unix time of the next start, when the last one failed")
     gpus: list[str]
     draining: bool
+    drained: bool = Field(description="an operator keeps it out of routing; its engine stays up")
     generation: int
     engine: str
     engine_version: str

@@ -57,6 +57,24 @@ def show_node(
     session.terminal.grid(grid if any(len(nodes_of(each)) > 1 for each in here) else grid.without("NODE"))
 
 
+@app.command("top")
+def node_top(
+    ctx: typer.Context,
+    name: NodeName,
+    every: Annotated[str, typer.Option("--every", metavar="DURATION", help="Between two looks.")] = "2s",
+    count: Annotated[int, typer.Option("--count", min=0, metavar="N", help="How many looks; 0: until Ctrl-C.")] = 0,
+    output: Output = None,
+    server: Server = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Watch a node's GPUs and replicas: use, memory, power, requests, tokens per second. -o json: one object a line."""
+    from llmgw_ctl.node_top import watch
+    from llmgw_ctl.session import Session
+
+    session = Session(ctx, server=server, token_file=token_file, output=output)
+    session.call(lambda client: watch(session, client, name, every, count))
+
+
 @app.command("bandwidth")
 def node_bandwidth(
     ctx: typer.Context,

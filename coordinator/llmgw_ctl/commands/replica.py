@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from llmgw_ctl import completion
+from llmgw_ctl.commands import replica_change
 from llmgw_ctl.options import Output, ReplicaId, Server, TokenFile
 
 
@@ -19,6 +20,9 @@ class LogName(StrEnum):
 
 
 app = typer.Typer(no_args_is_help=True, help="The running copies of models.")
+app.command("drain")(replica_change.drain)
+app.command("undrain")(replica_change.undrain)
+app.command("restart")(replica_change.restart)
 
 
 @app.command("list")
@@ -45,20 +49,28 @@ def list_replicas(
 def show_replica(
     ctx: typer.Context, replica: ReplicaId, output: Output = None, server: Server = None, token_file: TokenFile = None
 ) -> None:
-    """Show one replica: state and reason, process, address, restarts, log file, and its shards when it spans nodes."""
+    """Show one replica: state and history, process, figures, restarts, logs, and its shards when it spans nodes."""
+    from llmgw_ctl.replica_actions import look
     from llmgw_ctl.session import Session
     from llmgw_ctl.views.facts import print_facts
+    from llmgw_ctl.views.replica_details import detail_facts, history_grid, processes_grid
     from llmgw_ctl.views.replicas import nodes_of, replica_facts, shards_grid
 
     session = Session(ctx, server=server, token_file=token_file, output=output)
-    view = session.call(lambda client: client.replica(replica))
-    if session.for_people:
-        print_facts(session.terminal, replica_facts(view, session.clock.wall()))
-        if len(nodes_of(view)) > 1:
+    view, details, silent = session.call(lambda client: look(client, replica))
+    if not session.for_people:
+        session.data({**view, "details": details})
+        return
+    print_facts(session.terminal, replica_facts(view, session.clock.wall()) + detail_facts(details, session.clock.wall()))
+    if silent:
+        session.terminal.warn(f"its agent tells nothing more: {silent}")
+    for grid in (history_grid(details, session.clock.wall()), processes_grid(details)):
+        if grid.rows:
             session.terminal.line()
-            session.terminal.grid(shards_grid(view))
-    else:
-        session.data(view)
+            session.terminal.grid(grid)
+    if len(nodes_of(view)) > 1:
+        session.terminal.line()
+        session.terminal.grid(shards_grid(view))
 
 
 @app.command("logs")

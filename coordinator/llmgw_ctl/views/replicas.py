@@ -109,6 +109,8 @@ def place_of(replica: ReplicaView) -> str:
 
 def state_of(replica: ReplicaView) -> str:
     state = replica.get("state", "")
+    if replica.get("drained") and state == "Ready":
+        return "Drained"
     return "Draining" if replica.get("draining") and state == "Ready" else state
 
 
