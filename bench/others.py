@@ -13,6 +13,7 @@ HEADING = "# Other benchmarks"
 OTHERS = {
     "planner": "The leader's planning pass: 1,000 nodes with 8 GPUs each, 500 models, 4,000 replicas",
     "hardware": "Detection, telemetry and fabric maps on simulated hardware",
+    "agent": "Supervision: adoption after the agent's end, an engine's death, what 16 replicas cost",
     "weights": "Fetching weights from a local server, hashing included, against curl",
 }
 
