@@ -183,7 +183,7 @@ class LlamaCpp:
         assert place.gang is not None
         argv = worker_argv(find_rpc_server(self._rpc_server, located.argv[0]), place.gang)
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(wish.gpus)}
-        return Launch(argv, {**place.fabric, **wish.env, **devices})
+        return Launch(argv, {**place.fabric, **wish.env, **devices, **marks_of(located)})
 
     def worker_listens(self, wish: AssignmentRecord) -> bool:
         return True
