@@ -29,6 +29,22 @@ def where(simulation: Simulation, name: str = "m") -> list[str]:
     return [each.node for each in shards(simulation, name)]
 
 
+def serving(*names: str, replicas: int = 1, wish: Profile = PAIR) -> Simulation:
+    simulation = Simulation.of([model("m", replicas, wish)], [big(name) for name in names])
+    simulation.settle()
+    return simulation
+
+
+def tear(simulation: Simulation, which: int, /, **change: Any) -> None:
+    """Changes the wish of the shard of this rank as no leader does; without a change it is removed."""
+    each = shards(simulation)[which]
+    key = (each.node, each.record.shard)
+    if change:
+        simulation.assigned[key] = Assigned(each.node, each.record.model_copy(update=change), each.created)
+    else:
+        del simulation.assigned[key]
+
+
 def test_all_shards_are_placed_at_once_with_ranks_roles_and_peers() -> None:
     simulation = Simulation.of([model("m", 1, PAIR)], [big("a"), big("b"), big("c")])
     (create,) = simulation.step().decisions
@@ -64,16 +80,16 @@ def test_all_or_nothing() -> None:
 # --- which nodes -----------------------------------------------------------------------------------------------------------
 
 
-def rdma(layer: str, *guids: str, rails: int = 1) -> dict[str, Any]:
+def rdma(layer: str, *guids: str, rails: int = 1, others: int = 0) -> dict[str, Any]:
     ports = [
         {"hca": f"mlx5_{index}", "port": 1, "link_layer": layer, "rail": True, "guid": guids[index] if guids else None}
         for index in range(len(guids) or rails)
     ]
-    return {"rdma_ports": [*ports, {"hca": "mlx5_9", "port": 1, "link_layer": "Ethernet", "rail": False}]}
+    return {"rdma_ports": [*ports, *[{"hca": "mlx5_9", "port": 1, "link_layer": "Ethernet", "rail": False}] * others]}
 
 
-def ip(address: str) -> dict[str, Any]:
-    return {"interfaces": {"management": "eth0"}, "netdevs": [{"name": "eth0", "addresses": [address, "fe80::1/64"]}]}
+def ip(*addresses: str) -> dict[str, Any]:
+    return {"interfaces": {"management": "eth0"}, "netdevs": [{"name": "eth0", "addresses": [*addresses, "nonsense"]}]}
 
 
 def two_leaves(subnet: str, *ports: tuple[str, int]) -> FabricMapRecord:
@@ -113,7 +129,25 @@ def two_leaves(subnet: str, *ports: tuple[str, int]) -> FabricMapRecord:
             id="the same IP network",
         ),
         pytest.param(
+            [
+                big("a", topology=ip("10.0.0.1/24")),
+                big("b", topology=ip("10.0.1.2/24")),
+                big("c", topology=ip("10.0.0.3/24", "fe80::3/64")),
+            ],
+            ["a", "c"],
+            id="link-local addresses are everywhere",
+        ),
+        pytest.param(
             [big("a", topology=ip("10.0.0.1/24")), big("b", topology=ip("10.0.1.2/24"))], ["a", "b"], id="or else another one"
+        ),
+        pytest.param(
+            [
+                big("a", topology=rdma("Ethernet", rails=2, others=1)),
+                big("b", topology=rdma("Ethernet", rails=3)),
+                big("c", topology=rdma("Ethernet", rails=2)),
+            ],
+            ["a", "c"],
+            id="other RDMA ports do not count",
         ),
         pytest.param(
             [big("a", topology=rdma("Ethernet", rails=8)), big("b", topology=rdma("Ethernet", rails=4))],
@@ -188,13 +222,27 @@ def test_replicas_spread_over_nodes() -> None:
     assert simulation.places("m") == ["a", "b", "c", "d"]
 
 
-# --- moving ----------------------------------------------------------------------------------------------------------------
-
-
-def serving(*names: str, replicas: int = 1, wish: Profile = PAIR) -> Simulation:
-    simulation = Simulation.of([model("m", replicas, wish)], [big(name) for name in names])
+def test_the_worst_node_decides_between_kinds() -> None:
+    simulation = Simulation.of([model("m", 1, profile("vllm", nodes=2, gpus=4))], [big("a"), big("b")])
     simulation.settle()
-    return simulation
+    simulation.nodes |= {each.name: each for each in (big("c"), *(big(name, gpu_class="A100-80GB") for name in "de"))}
+    simulation.scale("m", 2)
+    simulation.settle()
+    assert simulation.places("m") == ["a", "b", "d", "e"], "not c with a or b, which have one already"
+
+
+def test_a_node_where_it_failed_is_the_last_choice_however_near_it_is() -> None:
+    simulation = serving("x", "y")
+    for rank in (0, 1):
+        tear(simulation, rank, tried=["a"])
+    rails = {"a": 8, "b": 8, "c": 4}
+    simulation.nodes |= {name: big(name, topology=rdma("Ethernet", rails=count)) for name, count in rails.items()}
+    simulation.scale("m", 2)
+    simulation.step()
+    assert simulation.places("m") == ["b", "c", "x", "y"]
+
+
+# --- moving ----------------------------------------------------------------------------------------------------------------
 
 
 def moved(simulation: Simulation) -> Move:
@@ -248,6 +296,47 @@ def test_a_sick_gpu_moves_all_of_it() -> None:
     assert [each.node for each in move.shards] == ["a", "c"]
 
 
+def test_a_sick_gpu_moves_it_also_before_it_serves() -> None:
+    simulation = serving("a", "b", "c")
+    simulation.report("m-00001", ShardState.STARTING)
+    simulation.nodes["b"] = big("b", quarantined=[3])
+    assert [each.node for each in moved(simulation).shards] == ["a", "c"]
+
+
+def test_it_stays_where_the_weights_are() -> None:
+    simulation = serving("c", "d")
+    simulation.nodes |= {name: big(name) for name in "ab"}
+    simulation.lose("c", seconds=100)
+    assert [each.node for each in moved(simulation).shards] == ["a", "d"]
+
+
+def test_what_it_leaves_is_not_free_yet_and_what_it_keeps_counts_once() -> None:
+    wish = profile("vllm", nodes=2, gpus=8, memory="40GiB")
+    simulation = Simulation.of([model("m", 1, wish)], [big("a", labels={"on": "a"}), big("b"), big("c")])
+    simulation.settle()
+    simulation.models["y"] = model("y", 1, profile("vllm", memory="20GiB", node_selector={"on": "a"}))
+    simulation.models["z"] = model("z", 1, profile("vllm", gpus=8))
+    simulation.report("m-00001", ShardState.REJECTED, 1)
+    outcome = simulation.step()
+    assert where(simulation) == ["a", "c"]
+    assert simulation.places("y") == ["a"]
+    assert simulation.places("z") == [], "b is left but not empty"
+    assert "0 of 8 GPUs free" in outcome.reasons["z"]
+
+
+def test_gpus_of_others_on_its_nodes_are_left_alone() -> None:
+    simulation = Simulation.of(
+        [model("a", 1, profile("vllm", gpus=4)), model("m", 1, profile("vllm", nodes=2, gpus=4))], [big("a"), big("b")]
+    )
+    simulation.settle()
+    simulation.nodes["c"] = big("c")
+    (other,), mine = simulation.of_model("a"), shards(simulation)
+    simulation.lose(next(each.node for each in mine if each.node != other.node), seconds=100)
+    move = moved(simulation)
+    stays = next(each for each in move.shards if each.node == other.node)
+    assert set(stays.record.gpus).isdisjoint(other.record.gpus)
+
+
 def test_under_the_brake_nothing_moves() -> None:
     simulation = serving("a", "b", "c", "d")
     simulation.lose("a", "c")
@@ -265,16 +354,6 @@ def test_without_another_place_it_stays_as_it_is() -> None:
 
 
 # --- what does not belong together ---------------------------------------------------------------------------------------
-
-
-def tear(simulation: Simulation, which: int, /, **change: Any) -> None:
-    """Changes the wish of the shard of this rank as no leader does; without a change it is removed."""
-    each = shards(simulation)[which]
-    key = (each.node, each.record.shard)
-    if change:
-        simulation.assigned[key] = Assigned(each.node, each.record.model_copy(update=change), each.created)
-    else:
-        del simulation.assigned[key]
 
 
 @pytest.mark.parametrize(
@@ -438,6 +517,8 @@ def test_the_agents_version_is_written_down_and_followed_when_all_nodes_have_ano
     assert [each.record.version for each in shards(simulation)] == ["0.11.2", "0.11.2"]
     simulation.nodes["a"] = big("a", version="0.12.0")
     assert simulation.step().decisions == [], "half of it is no reason to replace what runs"
+    simulation.nodes["b"] = big("b", version="0.13.0")
+    assert simulation.step().decisions == [], "nor is what they do not agree in"
     simulation.nodes |= {name: big(name, version="0.12.0") for name in "bc"}
     simulation.settle()
     assert [each.record.version for each in shards(simulation)] == ["0.12.0", "0.12.0"]
