@@ -22,8 +22,8 @@ BIG = data(3 * MIB)
 OPEN = {"allow_networks": ["127.0.0.0/8"], "reserve_bytes": 0, "attempts": 1}
 
 
-def progress(phase: Phase, done: int, total: int | None, *, place: str = "", rate: float = 0) -> Progress:
-    return Progress("s", phase, done, total, done, rate, 0, 1, place)
+def progress(phase: Phase, done: int, total: int | None, *, place: str = "", rate: float = 0, waits_for: str = "") -> Progress:
+    return Progress("s", phase, done, total, done, rate, 0, 1, place, waits_for)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def progress(phase: Phase, done: int, total: int | None, *, place: str = "", rat
         (progress("fetching", 12_000_000, None), "fetching 12 MB, 85 MB/s"),
         (progress("resolving", 0, None), "asks what the source consists of"),
         (progress("verifying", 5 * 10**12, 5 * 10**12), "verifies the weights: 5 of 5 TB"),
+        (progress("fetching", 5, 10, waits_for="n2"), "waits for node n2, which fetches the same weights"),
         (progress("waiting", 10_000_000, 0), "another process fetches the same weights: 10000000 of 0 B"),
         (progress("waiting", 0, None), "waits for another process that uses the same weights"),
     ],
