@@ -23,7 +23,7 @@ from llmgw_agent.process.spawn import clean_environment
 from llmgw_proto.records import AssignmentRecord
 
 #: Seconds after which the engine is started without.
-LIMIT = 120.0
+LIMIT = 300.0
 REMEMBERED = ".llmgw-arguments"
 _TAKEN = "llmgw-arguments-taken"
 _LINES = 64 << 10
