@@ -92,7 +92,7 @@ class App:
         self._token: str | None = None
         self._secret: str | None = None
         self._supervisor: Supervisor | None = None
-        self._gpu_classes: Callable[[], frozenset[str]] = frozenset
+        self._hardware: LiveHardware | None = None
         self._shared: SharedWeights
 
     async def run(self, stop: Stop, notifier: Notifier) -> None:
@@ -116,7 +116,7 @@ class App:
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
-            self._gpu_classes = lambda: frozenset(each.gpu_class for each in hardware.devices.gpus)
+            self._hardware = hardware
             bandwidth = Bandwidth(context, store, hardware, lambda: self._secret)
             context.measure = bandwidth.measure
             context.topology = lambda: hardware.devices.topology
@@ -245,7 +245,7 @@ class App:
         install = {str(name): each for name, each in config.engines.install.items()}
         engines_changed = asyncio.Event()
         fleet = Fleet(store, environments.root, engines_changed.set, clock)
-        settings = NodeSettings(install, fleet, lambda: Kind(config.node.labels, self._gpu_classes()))
+        settings = NodeSettings(install, fleet, self._kind, self._looked)
         problems: dict[str, str] = {}
         return Context(
             config=config,
@@ -269,6 +269,15 @@ class App:
             checkpoint=self._checkpoint,
             cluster_id=state.cluster_id() or "",
         )
+
+    def _kind(self) -> Kind:
+        """What settings of engines tell this node by."""
+        gpus = self._hardware.devices.gpus if self._hardware is not None else []
+        return Kind(self._config.node.labels, frozenset(each.gpu_class or each.name for each in gpus))
+
+    async def _looked(self) -> None:
+        if self._hardware is not None:
+            await self._hardware.first()
 
     def _advertised(self, listen: Listen) -> str:
         """Where coordinators reach the service: on loopback as it is, else under the node's address."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -56,12 +57,20 @@ def remove(environments: Environments, engine: str, gone: Sequence[Environment])
         for environment in gone:
             environment.path.rename(folder / f".trash-{environment.path.name}")
         for each in list(folder.iterdir()):
-            if each.name.startswith(".trash-"):
+            if each.name.startswith(".trash-") or (each.name.startswith(".resolving-") and _is_old(each)):
                 shutil.rmtree(each, ignore_errors=True)
             elif each.name.startswith(".building-"):
                 with Lock(folder / f".{each.name.removeprefix('.building-')}.lock") as lock:
                     if lock.take():
                         shutil.rmtree(each, ignore_errors=True)
+
+
+def _is_old(path: Path) -> bool:
+    """Longer ago than any resolving takes."""
+    try:
+        return time.time() - path.stat().st_mtime > GRACE_SECONDS
+    except OSError:
+        return False
 
 
 def size_of(path: Path) -> int:

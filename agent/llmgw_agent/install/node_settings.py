@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from pydantic import ValidationError
 
@@ -14,16 +14,34 @@ from llmgw_agent.install.settings import EngineInstall
 FLEET_KEEP = 1
 
 
+async def _at_once() -> None:
+    pass
+
+
 class NodeSettings:
-    """``own``: the agent's configuration, by engine; where it says nothing, the fleet's settings count."""
+    """``own``: the agent's configuration, by engine; where it says nothing, the fleet's settings count.
 
-    def __init__(self, own: Mapping[str, EngineInstall], fleet: Fleet | None = None, kind: Callable[[], Kind] = Kind) -> None:
-        self._own, self._fleet, self._kind = own, fleet, kind
+    ``looked`` returns when the first look at the node's GPUs is over.
+    """
 
-    async def ready(self) -> None:
-        """Returns once it is known what the fleet says, or when that takes too long."""
-        if self._fleet is not None:
+    def __init__(
+        self,
+        own: Mapping[str, EngineInstall],
+        fleet: Fleet | None = None,
+        kind: Callable[[], Kind] = Kind,
+        looked: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
+        self._own, self._fleet, self._kind, self._looked = own, fleet, kind, looked
+
+    async def ready(self, engine: str) -> None:
+        """Returns once all that decides about the engine is known, or when that takes too long."""
+        own = self._own.get(engine)
+        if own is None and self._fleet is not None:
             await self._fleet.ready()
+        fleet = self._fleet.settings.get(engine) if self._fleet is not None else None
+        overrides = own.version_overrides if own is not None else fleet.overrides if fleet is not None else []
+        if any(each.gpu_class is not None for each in overrides):
+            await self._looked()
 
     async def follow(self) -> None:
         """Follows the fleet's settings, for ever."""

@@ -60,7 +60,7 @@ class EnginesService(EnginesServicer):
         await self._guard.authorise(context)
         steps: asyncio.Queue[Step] = asyncio.Queue()
         installer, clock = self._context.installer, self._context.clock
-        await installer.settings.ready()
+        await installer.settings.ready(request.engine)
         async with _refusals(context):
             task = asyncio.ensure_future(
                 installer.install(request.engine, request.version or None, steps.put_nowait, again=request.reinstall)

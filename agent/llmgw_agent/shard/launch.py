@@ -62,7 +62,7 @@ async def _find(context: Context, wish: AssignmentRecord, driver: Driver, progre
     """What the host has if that is wished, else what the agent installs."""
     if wish.engine not in RECIPES:
         return await asyncio.to_thread(driver.locate)
-    await context.installer.settings.ready()
+    await context.installer.settings.ready(wish.engine)
     if isinstance(driver, LlamaCpp):
         host = await asyncio.to_thread(driver.locate)
         usual = driver.explicit or context.installer.settings.default(wish.engine) is None

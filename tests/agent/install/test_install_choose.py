@@ -151,7 +151,7 @@ def test_settings_are_followed_and_a_lock_is_fetched_once_and_checked(tmp_path: 
         found, heard = following(store, tmp_path)
         settings = NodeSettings({}, found, lambda: PLAIN)
         task = asyncio.create_task(settings.follow())
-        await settings.ready()
+        await settings.ready("vllm")
         assert (settings.default("vllm"), settings.origin("vllm"), settings.keep("vllm")) == (None, "", None)
         digest = hashlib.sha256(LOCK.encode()).hexdigest()
         record = fleet(version="2.0", overrides=[], releases={"2.0": {"lock_sha256": digest}})
@@ -205,6 +205,24 @@ def test_the_nodes_own_configuration_goes_before_the_fleets(tmp_path: Path) -> N
     found.settings["vllm"] = fleet()
     settings = NodeSettings({"vllm": own()}, found, lambda: PLAIN)
     assert (settings.default("vllm"), settings.origin("vllm")) == ("0.8", "node")
+
+
+def test_what_depends_on_gpus_waits_for_the_first_look_at_them(tmp_path: Path) -> None:
+    looks: list[str] = []
+
+    async def look() -> None:
+        looks.append("looked")
+
+    async def body() -> None:
+        by_label = EngineInstall.model_validate({"version": "1", "version_overrides": [{"labels": {"a": "b"}, "version": "2"}]})
+        settings = NodeSettings({"vllm": own(), "sglang": by_label}, None, lambda: PLAIN, look)
+        await settings.ready("sglang")
+        await settings.ready("llamacpp")
+        assert looks == []
+        await settings.ready("vllm")
+        assert looks == ["looked"]
+
+    asyncio.run(body())
 
 
 @pytest.mark.parametrize(
