@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from llmgw_agent.engines.base import Available, Checked, Driver, Gang, Launch, Located, Place
-from llmgw_agent.engines.llamacpp import LlamaCpp
 from llmgw_agent.engines.fabric import fabric_environment, nearest_cards
 from llmgw_agent.engines.hf_engine import HfEngine
 from llmgw_agent.engines.kv_event_flags import KvSockets, prepare_folder, wants_kv_events, with_kv_events
+from llmgw_agent.engines.llamacpp import LlamaCpp
 from llmgw_agent.engines.registry import find_driver
 from llmgw_agent.errors import AttemptError, RejectedError
 from llmgw_agent.install.progress import Progress
@@ -180,7 +180,6 @@ class Launcher:
         return Place(host, port, self.api_key, gang, fabric, cards)
 
     async def _spawn(self, launch: Launch, attempt: SavedAttempt) -> Engine:
-        # What is told of it is in the attempt, without secrets.
         marker = marker_of(self.context, self.wish, attempt)
         output = output_of(self.context, self.wish.shard, attempt.id)
         headline = f"{headline_of(attempt.id)} epoch {self.wish.epoch}, port {attempt.port}: {shlex.join(attempt.argv)}"

@@ -17,8 +17,9 @@ class Throughput:
     """Generated tokens per second between two looks at an engine's counters. Pure.
 
     What engines count at each step (vLLM, SGLang) is divided by the time between the looks. One that counts a request's tokens
-    only at its end (llama.cpp) also says how long it decoded them; when that is longer, it is what they are divided by. So no
-    rate is higher than what the engine really did.
+    only at its end (llama.cpp) also says for how long it decoded them, summed over requests, and that is what they are divided
+    by. Either way the engine was at least as quick as that: idle time between two looks, or requests side by side, make a rate
+    smaller than what it really did, never larger.
     """
 
     _last: tuple[float, Pulse] | None = None
@@ -33,8 +34,10 @@ class Throughput:
         if seconds < LEAST_SECONDS:
             return None
         self._last = now, pulse
+        if pulse.decode_seconds is not None and pulse.tokens == last[1].tokens and pulse.requests > 0:
+            return None  # what runs is counted when it has ended
         decoded = (pulse.decode_seconds or 0.0) - (last[1].decode_seconds or 0.0)
-        return (pulse.tokens - last[1].tokens) / max(seconds, decoded)
+        return (pulse.tokens - last[1].tokens) / (decoded if decoded > 0 else seconds)
 
 
 @dataclass(slots=True)
@@ -55,10 +58,9 @@ class Measures:
         if pulse is None:
             self.rate = None
             return
-        rate = self._throughput.look(now, pulse)
-        if rate is not None:
-            self.rate = rate
-            self.ledger.tokens_per_second(rate)
+        self.rate = self._throughput.look(now, pulse)
+        if self.rate is not None:
+            self.ledger.tokens_per_second(self.rate)
 
     def gpu_memory(self, gpus: Mapping[str, int]) -> None:
         self.gpus = gpus

@@ -154,8 +154,8 @@ def _answer(error: BaseException, target: Target) -> BaseException:
         return ApiError(
             404,
             "log_not_found",
-            f"node {target.node} has no log of {target.shard}: {error.details()}",
-            "wait until it has started",
+            f"node {target.node}: {error.details()}",
+            "wait until the engine has started; what is kept of a failure is there only after one",
         )
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return ApiError(422, "invalid", str(error.details()), "correct the request")

@@ -128,8 +128,8 @@ class ShardRecord(Record):
     tokens_per_second: float | None = Field(
         default=None,
         description="the highest rate of generated tokens in this attempt, of all requests together, between two looks at the "
-        "engine's own counters some seconds apart; an engine that only counts finished requests is credited with no more than "
-        "it says it took to decode them",
+        "engine's own counters some seconds apart, so at least that much is possible; of an engine that only counts what is "
+        "finished (llama.cpp) by the time that it says it took to decode it",
     )
     rank: int = 0
     gang: GangState | None = Field(default=None, description="for a shard of a replica that spans nodes")
