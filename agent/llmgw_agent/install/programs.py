@@ -29,7 +29,9 @@ async def install(bench: Bench, location: str, sha256: str, building: Path) -> F
     Raises:
         InstallRefusedError, InstallFailedError, OSError
     """
-    await fetch_and_unpack(bench, location, sha256, building, FETCH_SHARE)
+    await asyncio.to_thread(building.mkdir)
+    # Below the folder that is cleared away after a kill, since unpacking has unfinished files beside its destination.
+    await fetch_and_unpack(bench, location, sha256, building / "release", FETCH_SHARE)
     server = bench.wanted.programs.server
     program = await asyncio.to_thread(find_program, building, server)
     if program is None:

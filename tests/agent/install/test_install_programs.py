@@ -72,7 +72,7 @@ def site(tmp_path: Path) -> Site:
 def test_a_release_is_unpacked_tried_and_made_current(site: Site) -> None:
     found = site.get(**site.release("b4321"))
     located = found.located
-    assert located.argv == (str(found.path / "llama-b4321" / "llama-server"),)
+    assert located.argv == (str(found.path / "release" / "llama-b4321" / "llama-server"),)
     assert (located.version, located.home) == ("b4321", found.path)
     assert "CUDA0" in located.detail
     assert site.phases() == [Phase.FETCHING, Phase.UNPACKING, Phase.TESTING, Phase.SWITCHING]
