@@ -518,7 +518,8 @@ def test_the_agents_version_is_written_down_and_followed_when_all_nodes_have_ano
     simulation.nodes["a"] = big("a", version="0.12.0")
     assert simulation.step().decisions == [], "half of it is no reason to replace what runs"
     simulation.nodes["b"] = big("b", version="0.13.0")
-    assert simulation.step().decisions == [], "nor is what they do not agree in"
+    outcome = simulation.step()
+    assert (outcome.decisions, outcome.outdated) == ([], {}), "nor is what they do not agree in"
     simulation.nodes |= {name: big(name, version="0.12.0") for name in "bc"}
     simulation.settle()
     assert [each.record.version for each in shards(simulation)] == ["0.12.0", "0.12.0"]
