@@ -59,7 +59,7 @@ class EnginesSection(Section):
     )
     kv_events: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="whether vLLM and SGLang publish what they have cached; auto: for models whose routing policy wants it (kv)",
+        description="whether vLLM and SGLang publish what they have cached; auto: for models with the routing policy kv",
     )
     llama_server: str | None = Field(default=None, description="path of a llama-server; None: PATH, then the xllamacpp package")
     llama_rpc_server: str | None = Field(
