@@ -73,7 +73,9 @@ class FleetTurn:
         self._lots: dict[str, float] = {}
         self._looking = asyncio.Lock()
         self._next_look = self._began = self._gained = clock.monotonic()
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._head, self._head_gained = "", self._began
+        self._stuck: set[str] = set()
+        self._bytes: dict[str, int] = {}
         self._own = 0
         self.waits_for = ""
 
@@ -113,33 +115,43 @@ class FleetTurn:
             before = {each.node for each in self._line if each.here}
             # A store that is silent says nothing of who fetches now; who had all probably still has it.
             self._line = line if line is not None else [each for each in self._line if each.here]
-            for each in self._line:
-                self._lots.setdefault(each.node, self._lot())
+            # Others each time: who is asked the same things by all would be busy with answering.
+            self._lots = {each.node: self._lot() for each in self._line}
             own, self._own = self._own, max(self._own, self._done())
             if self._own > own or {each.node for each in self._line if each.here} - before:
                 self._gained = self._clock.monotonic()
-            asked = to_ask(self._line, self._node, self._avoided.now(), self._lots)
+            asked = to_ask(self._line, self._node, self._avoided.now() | self._stuck, self._lots)
             await asyncio.gather(*(self._ask_one(each) for each in asked))
+            self._judge_head()
             self._next_look = self._clock.monotonic() + pause_between_looks(len(self._line), LOOK_EVERY)
 
     async def _ask_one(self, member: Member) -> None:
-        now = self._clock.monotonic()
-        known, since = self._seen.setdefault(member.node, (0, now))
         try:
             sharing = await self._ask(member)
         except SourceUnavailableError as error:
             logger.info("a peer that fetches is gone", extra={"fields": {"peer": member.node, "cause": str(error)}})
             self._avoided.add(member.node, _UNREACHABLE)
             return
-        if sharing is not None:
-            self._having[member.node] = frozenset(sharing.digests)
-            if sharing.bytes_done > known:
-                self._seen[member.node] = (sharing.bytes_done, now)
-                return
-        if now - since > self._patience:
-            fields = {"peer": member.node, "content": self._content, "bytes": known, "seconds": round(now - since)}
+        if sharing is None:
+            return
+        self._having[member.node] = frozenset(sharing.digests)
+        if sharing.bytes_done > self._bytes.get(member.node, 0):
+            self._bytes[member.node] = sharing.bytes_done
+            self._gained = self._clock.monotonic()
+            if member.node == self._head:
+                self._head_gained = self._gained
+
+    def _judge_head(self) -> None:
+        """Only of the first of the line it is expected that it gets on; the others may wait for it."""
+        now = self._clock.monotonic()
+        before = ahead(self._line, self._node, self._avoided.now() | self._stuck)
+        head = before[0].node if before else ""
+        if head != self._head:
+            self._head, self._head_gained = head, now
+        elif head and now - self._head_gained > self._patience:
+            fields = {"peer": head, "content": self._content, "bytes": self._bytes.get(head, 0)}
             logger.warning("a peer that fetches gets no further; it is not waited for", extra={"fields": fields})
-            self._avoided.add(member.node, _WRONG)
+            self._stuck.add(head)
 
     # -- waiting
 
@@ -148,10 +160,9 @@ class FleetTurn:
         now = self._clock.monotonic()
         if now - self._began > LONGEST:
             return ""
-        avoided = self._avoided.now()
-        if before := ahead(self._line, self._node, avoided):
+        if before := ahead(self._line, self._node, self._avoided.now() | self._stuck):
             return before[0].node
-        busy = self._set_aside(_ANY) - self._set_aside(digest) - avoided
+        busy = self._set_aside(_ANY) - self._set_aside(digest) - self._avoided.now()
         if now - self._gained > self._patience:
             return ""
         return next((each.node for each in self._line if each.here and each.node in busy), "")
