@@ -54,6 +54,7 @@ from llmgw_agent.shard.supervisor import Supervisor
 from llmgw_agent.shared_weights import SharedWeights
 from llmgw_agent.stored_weights import forget_others, keep_tidy, open_weights
 from llmgw_agent.weights import WeightStore
+from llmgw_agent.weights.metrics import WeightsMetrics
 from llmgw_agent.wishes import follow
 from llmgw_base.clock import Clock, SystemClock
 from llmgw_base.etcd.api import Store
@@ -115,6 +116,7 @@ class App:
             context.isolation = await self._isolation()
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
+            WeightsMetrics(self._registry, weights.traffic)
             hardware = live_hardware(self._watch, context, HardwareMetrics(self._registry, self._clock))
             self._hardware = hardware
             bandwidth = Bandwidth(context, store, hardware, lambda: self._secret)

@@ -39,6 +39,8 @@ def test_shards_restarts_and_the_store_are_told(tmp_path: Path) -> None:
             assert 'llmgw_agent_shard_restarts_total{model="m",shard="m-1.0"} 0.0' in text
             assert "llmgw_agent_store_connected 1.0" in text
             assert "llmgw_hardware_problems" in text
+            assert 'llmgw_agent_weights_fetched_bytes_total{place="peer"} 0.0' in text
+            assert "llmgw_agent_weights_given_bytes_total 0.0" in text
 
             agent.life.down("gone")
             await agent.wish(fake_wish("n"))

@@ -15,6 +15,7 @@ from llmgw_base.clock import Clock
 from .client import Client, Target
 from .errors import DigestMismatchError, NoSpaceError, SourceUnavailableError, WeightsError
 from .layout import Layout
+from .metrics import Traffic
 from .receive import Attempt, Fetched, FileWish, Meter
 from .settings import WeightsSettings
 
@@ -29,13 +30,14 @@ _LONGEST_PAUSE: Final = 30.0
 class Place:
     """Where a file may be had. ``optional``: a peer or mirror, left at the first trouble. ``left`` is told why it was left.
 
-    ``hurried``: when it is busy there are others to ask.
+    ``hurried``: when it is busy there are others to ask. ``kind``: peer, mirror or source.
     """
 
     target: Target
     optional: bool
     left: Callable[[WeightsError], None] = lambda _error: None
     hurried: bool = False
+    kind: str = "source"
 
 
 def pause(tries: int, retry_after: float | None, jitter: float) -> float:
@@ -47,7 +49,14 @@ def pause(tries: int, retry_after: float | None, jitter: float) -> float:
 
 class Downloader:
     def __init__(
-        self, client: Client, layout: Layout, settings: WeightsSettings, clock: Clock, executor: Executor, boot_id: str
+        self,
+        client: Client,
+        layout: Layout,
+        settings: WeightsSettings,
+        clock: Clock,
+        executor: Executor,
+        boot_id: str,
+        traffic: Traffic,
     ) -> None:
         self._client = client
         self._layout = layout
@@ -55,6 +64,7 @@ class Downloader:
         self._clock = clock
         self._executor = executor
         self._boot_id = boot_id
+        self._traffic = traffic
 
     async def fetch(self, wish: FileWish, places: Sequence[Place], meter: Meter) -> Fetched:
         """The part of ``wish`` is whole and verified when this returns. Raises what the last place asked came to."""
@@ -102,6 +112,7 @@ class Downloader:
             clock=self._clock,
             boot_id=self._boot_id,
         )
+        before = meter.fetched
         future = asyncio.get_running_loop().run_in_executor(self._executor, attempt.run)
         try:
             return await asyncio.shield(future)
@@ -111,3 +122,5 @@ class Downloader:
             if not future.cancelled():
                 future.exception()  # what became of it no longer matters, but must not be reported as never looked at
             raise
+        finally:
+            self._traffic.fetched[place.kind] += meter.fetched - before

@@ -92,7 +92,7 @@ class Resolver:
     def _places(self, digest: Digest | None, origin: Target) -> list[Place]:
         places = [Place(origin, optional=False)]
         if digest is not None and self._settings.mirror is not None:
-            places.insert(0, Place(Target(blob_url(self._settings.mirror, digest)), optional=True))
+            places.insert(0, Place(Target(blob_url(self._settings.mirror, digest)), optional=True, kind="mirror"))
         return places
 
     def _of_urls(self, source: UrlSource) -> Plan:

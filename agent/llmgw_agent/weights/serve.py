@@ -13,6 +13,8 @@ from aiohttp import web
 from llmgw_base.clock import Clock
 from llmgw_proto.digests import Digest, DigestError
 
+from .metrics import Traffic
+
 if TYPE_CHECKING:
     from .store import WeightStore
 
@@ -70,7 +72,7 @@ def peer_app(
             if streams.locked():
                 raise web.HTTPServiceUnavailable(text="busy\n", headers={"Retry-After": str(_RETRY_AFTER)})
             async with streams:
-                return await _send(request, file.fileno(), digest, rate)
+                return await _send(request, file.fileno(), digest, rate, store.traffic)
 
     async def content(request: web.Request) -> web.Response:
         await check(request)
@@ -85,7 +87,9 @@ def peer_app(
     return app
 
 
-async def _send(request: web.Request, descriptor: int, digest: Digest, rate: Rate | None) -> web.StreamResponse:
+async def _send(
+    request: web.Request, descriptor: int, digest: Digest, rate: Rate | None, traffic: Traffic
+) -> web.StreamResponse:
     size = os.fstat(descriptor).st_size
     start, end, status = 0, size, 200
     if match := _RANGE.fullmatch(request.headers.get("Range", "")):
@@ -108,5 +112,6 @@ async def _send(request: web.Request, descriptor: int, digest: Digest, rate: Rat
         if not block:
             break  # shorter than it was: the length tells the asker
         await response.write(block)
+        traffic.given += len(block)
         start += len(block)
     return response

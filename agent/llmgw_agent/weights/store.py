@@ -35,6 +35,7 @@ from .job import Job
 from .layout import Layout
 from .locks import held
 from .manifest import Manifest
+from .metrics import Traffic
 from .model_facts import ModelFacts
 from .peers import Peer, PeerSource, Sharing, Turn, blob_url
 from .proxy import Proxy
@@ -79,9 +80,10 @@ class WeightStore:
             proxy=Proxy.read(settings.proxy, settings.no_proxy) if settings.proxy is not None else None,
         )
         self._resolver = Resolver(self._client, settings)
+        self.traffic = Traffic()
         self._executor = ThreadPoolExecutor(settings.parallel_files + 4, thread_name_prefix="weights")
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._downloader = Downloader(self._client, self._layout, settings, clock, self._executor, boot_id)
+        self._downloader = Downloader(self._client, self._layout, settings, clock, self._executor, boot_id, self.traffic)
         self._slots = asyncio.Semaphore(settings.parallel_files)
         self._jobs: dict[str, Job] = {}
         self._sharing: dict[str, list[Job]] = {}
@@ -284,7 +286,9 @@ class WeightStore:
 
         def place(peer: Peer) -> Place:
             target = Target(blob_url(peer.base_url, digest), peer.headers, trusted=True, tls=peer.tls)
-            return Place(target, optional=True, left=lambda error: turn.left(peer, str(digest), error), hurried=True)
+            return Place(
+                target, optional=True, left=lambda error: turn.left(peer, str(digest), error), hurried=True, kind="peer"
+            )
 
         while peers := await turn.peers(str(digest)):
             async with self._slots:

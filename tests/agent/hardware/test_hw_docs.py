@@ -12,6 +12,7 @@ from llmgw_agent.hardware.metrics import HardwareMetrics
 from llmgw_agent.hardware.problems import Code
 from llmgw_agent.metrics import AgentMetrics
 from llmgw_agent.publisher import Publisher
+from llmgw_agent.weights.metrics import Traffic, WeightsMetrics
 from llmgw_base.clock import SystemClock
 from llmgw_testing.memstore import MemoryStore
 
@@ -37,7 +38,8 @@ def test_metrics_that_are_named_exist() -> None:
     exist = set()
     publisher = Publisher(MemoryStore(), SystemClock(), [], 10, _no_objection)
     agents = AgentMetrics(CollectorRegistry(), publisher, list)
-    for family in [*HardwareMetrics(CollectorRegistry()).collect(), *agents.collect()]:
+    weights = WeightsMetrics(CollectorRegistry(), Traffic())
+    for family in [*HardwareMetrics(CollectorRegistry()).collect(), *agents.collect(), *weights.collect()]:
         exist.add(f"{family.name}_total" if family.type == "counter" else family.name)
     assert named <= exist
     # Ports have a counter for each kind of error; the page names them together.

@@ -61,6 +61,10 @@ def test_many_that_want_the_same_at_once_ask_the_hub_once(tmp_path: Path) -> Non
                 assert (content_gets(hub, BIG), content_gets(hub, other)) == (1, 1)
                 small = [each for each in hub.seen if each.path.endswith("config.json") and each.method == "GET"]
                 assert len(small) == 1, "small files too"
+                size = len(BIG) + len(other) + len(CONFIG)
+                traffic = [node.weights.traffic for node in nodes]
+                assert sum(each.fetched["source"] for each in traffic) == size
+                assert sum(each.fetched["peer"] for each in traffic) == 2 * size == sum(each.given for each in traffic)
 
                 async def all_told() -> bool:
                     keys = await told(nodes[0].etcd)
