@@ -103,7 +103,7 @@ def test_a_fleet_asks_the_hub_once_and_goes_on_when_the_one_who_asks_is_killed(t
     content = gguf({"general.architecture": "llama", "llama.block_count": 3}, padding=8 * MIB)
     hub.add("org/m", {"m-Q8_0.gguf": content})
     served = hub.content.files[hub.content_path(content)]
-    served.bytes_per_second = MIB
+    served.bytes_per_second = MIB / 2
     nodes = ("n1", "n2", "n3")
     to_all = [word for node in nodes for word in ("--node", node)]
 

@@ -125,7 +125,7 @@ def test_a_giver_that_dies_in_the_middle_costs_only_the_rest(tmp_path: Path) -> 
 def test_when_the_one_who_asks_the_source_dies_another_one_asks(tmp_path: Path) -> None:
     async def run() -> None:
         async with FileServer() as files, fleet(tmp_path, "n1", "n2", "n3") as nodes:
-            served = files.put("/m.bin", BIG, bytes_per_second=MIB / 2)
+            served = files.put("/m.bin", BIG, bytes_per_second=MIB / 8)
             source = f"{files.url('/m.bin')}#sha256={sha256(BIG)}"
             first = asyncio.create_task(nodes[0].weights.ensure(source))
             await eventually(lambda: files.sent("/m.bin") > 0, within=30, what="the first to fetch")
