@@ -172,7 +172,7 @@ class AdminClient:
     async def logs(self, replica_id: str, *, tail: int, follow: bool, **chosen: str | float) -> AsyncIterator[bytes]:
         """The log, oldest line first; with ``follow``, also what comes, until the replica's log ends or the caller leaves.
 
-        ``chosen``: since (Unix time), grep, file.
+        ``chosen``: rank, since (Unix time), grep, file.
         """
         path = f"replicas/{_part(replica_id)}/logs?tail={tail}" + ("&follow=1" if follow else "")
         path += "".join(f"&{name}={quote(str(value), safe='')}" for name, value in chosen.items())
