@@ -25,6 +25,7 @@ from pathlib import Path
 import yaml
 
 from llmgw_agent.process.end import send_signal
+from llmgw_agent.process.identity import Owner
 from llmgw_agent.process.scan import find_marked
 from llmgw_base.clock import SystemClock
 from llmgw_base.etcd.client import EtcdStore
@@ -33,9 +34,10 @@ from llmgw_proto.records import ClusterRecord, ShardRecord
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from llmgw_testing.agent_harness import SECRET, fake_wish
+from llmgw_testing.agent_harness import SECRET, fake_wish, remove_homes
 from llmgw_testing.etcd_server import EtcdServer
 from llmgw_testing.nspawn import Machine
+from llmgw_testing.wait import eventually
 
 ADOPT, SUPERVISE, KILLS, ROUNDS = 8, 16, 10, 3
 GOALS = {"adoption": 2.0, "death": 0.1, "core": 0.01}
@@ -174,6 +176,7 @@ async def measure(bench: Bench, seconds: float) -> bool:
         end(pid, signal.SIGKILL)
         for each in find_marked(bench.node):
             send_signal(each.identity, signal.SIGKILL)
+        await eventually(lambda: remove_homes(Owner("bench", bench.node)), within=PATIENCE, what="cgroups to be empty")
         await bench.store.close()
 
 

@@ -45,6 +45,7 @@ from llmgw_agent.rpc.service import AgentService
 from llmgw_agent.rpc.shards import ShardsService
 from llmgw_agent.rpc.telemetry import Telemetry
 from llmgw_agent.rpc.weights import weights_service
+from llmgw_agent.shard.connections import Connections
 from llmgw_agent.shard.context import Context, log_folder
 from llmgw_agent.shard.gpu_users import ask_driver
 from llmgw_agent.shard.gpus import Gpus
@@ -263,6 +264,7 @@ class App:
             ),
             engines_changed=engines_changed,
             problems=problems,
+            connections=Connections(clock),
             gpus=Gpus(clock, ask_driver),
             ports=Ports(ports.first, ports.last, config.engine_host, clock),
             session=session,

@@ -20,6 +20,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +28,11 @@ from typing import Any, Self
 from llmgw_agent.app import App
 from llmgw_agent.config import AgentConfig
 from llmgw_agent.hardware.watch import HardwareWatch
+from llmgw_agent.process.cgroup import Cgroup, hierarchies
+from llmgw_agent.process.choose import FOLDER
 from llmgw_agent.process.end import send_signal
+from llmgw_agent.process.home import slice_name
+from llmgw_agent.process.identity import Owner
 from llmgw_agent.process.scan import Marked, find_marked
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import Store
@@ -60,6 +65,12 @@ def fake_wish(name: str = "m", *extra: str, script: str = "normal", **fields: An
         "drain_seconds": 2.0,
     }
     return AssignmentRecord(**(data | fields))
+
+
+def remove_homes(owner: Owner) -> bool:
+    """Removes cgroups of engines that ended without their agent; whether none is left."""
+    folders = [each.mount / FOLDER / slice_name(owner) for each in hierarchies()]
+    return all(Cgroup(folder).remove() for folder in folders)
 
 
 class AgentHarness:
@@ -141,6 +152,7 @@ class AgentHarness:
             for each in self.processes():
                 send_signal(each.identity, signal.SIGKILL)
             await eventually(self._no_writers, within=WITHIN, what="log writers to end")
+            await eventually(partial(remove_homes, Owner(self.cluster, self.node)), within=WITHIN, what="cgroups to be empty")
             await self.store.close()
 
     def _no_writers(self) -> bool:

@@ -26,12 +26,13 @@ from typing import Any
 import yaml
 
 from llmgw_agent.process.end import send_signal
+from llmgw_agent.process.identity import Owner
 from llmgw_agent.process.scan import find_logmons, find_marked
 from llmgw_base.clock import SystemClock
 from llmgw_base.etcd.client import EtcdStore
 from llmgw_proto import keyspace
 from llmgw_proto.records import AssignmentRecord, ClusterRecord, EndpointRecord, ShardRecord
-from llmgw_testing.agent_harness import SECRET, TESTS, WITHIN
+from llmgw_testing.agent_harness import SECRET, TESTS, WITHIN, remove_homes
 from llmgw_testing.etcd_server import EtcdServer
 from llmgw_testing.wait import eventually
 
@@ -115,4 +116,5 @@ async def program(root: Path, etcd: EtcdServer, **engines: Any) -> AsyncIterator
         for each in find_marked(one.node):
             send_signal(each.identity, signal.SIGKILL)
         await eventually(lambda: not find_logmons(one.node), within=WITHIN, what="log writers to end")
+        await eventually(lambda: remove_homes(Owner("cluster-1", one.node)), within=WITHIN, what="cgroups to be empty")
         await one.store.close()

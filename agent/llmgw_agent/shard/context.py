@@ -21,6 +21,7 @@ from llmgw_agent.process.identity import Owner
 from llmgw_agent.process.isolation import InGroups, Isolation
 from llmgw_agent.process.ports import Ports
 from llmgw_agent.publisher import Publisher
+from llmgw_agent.shard.connections import Connections
 from llmgw_agent.shard.gpus import Gpus
 from llmgw_agent.shard.state import StateDir, file_name
 from llmgw_agent.weights import WeightStore
@@ -52,6 +53,7 @@ class Context:
     installer: Installer
     weights: WeightStore
     memory: Callable[[], Host]
+    connections: Connections
     isolation: Isolation = field(default_factory=InGroups)
     """How engines are kept apart."""
     measure: Measure = _untested

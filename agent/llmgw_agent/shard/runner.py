@@ -330,7 +330,7 @@ class Runner:
         endpoint = self._ledger.saved.endpoint
         assert endpoint is not None
         judge = Judge(limits.stall_seconds, limits.probe_seconds)
-        liveness = Liveness(context.clock, judge, endpoint, attempt.port, self.measures.hear)
+        liveness = Liveness(context.clock, judge, endpoint, attempt.port, self.measures.hear, context.connections.count)
         await serving.watch_health(limits.hang_seconds, liveness, partial(self._suspect, serving.client), self._healthy)
 
     async def _work_along(self) -> None:

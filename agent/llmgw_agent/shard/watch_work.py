@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
 from llmgw_agent.engines.client import EngineClient, EngineSilentError
 from llmgw_agent.engines.probe import probe_request
@@ -19,6 +19,10 @@ LOOK_EVERY = 5.0
 SUSPECT_ANSWER_SECONDS = 10.0
 
 
+async def _connections_now(port: int) -> int:
+    return await asyncio.to_thread(open_connections, port)
+
+
 @dataclass(slots=True)
 class Liveness:
     """One for each run of an engine; ``port`` is where it listens."""
@@ -29,6 +33,8 @@ class Liveness:
     port: int
     hear: Callable[[float, Pulse | None], None] = lambda _, __: None
     """Told of each look: the time (monotonic) and what the engine said of its work."""
+    connections: Callable[[int], Awaitable[int]] = _connections_now
+    """How many are connected to a local port, now or a few seconds ago."""
     _next_look: float = 0.0
     _objection: str | None = None
 
@@ -42,7 +48,11 @@ class Liveness:
         if now < self._next_look:
             return self._objection
         self._next_look = now + self.every
-        verdict = self.judge.look(now, await self._look(client))
+        look = await self._look(client)
+        verdict = self.judge.look(now, look)
+        if verdict is Verdict.ASK and look.pulse is None and (count := await _connections_now(self.port)):
+            # Somebody has come since the connections were counted.
+            verdict = self.judge.look(now, replace(look, connections=count))
         if verdict is Verdict.ASK:
             verdict = await self._ask(client)
         elif verdict is Verdict.STALLED:
@@ -56,11 +66,11 @@ class Liveness:
             pulse = await read_pulse(client)
         except EngineSilentError:
             self.hear(self.clock.monotonic(), None)
-            return Look(None, silent=True, connections=await asyncio.to_thread(open_connections, self.port))
+            return Look(None, silent=True, connections=await self.connections(self.port))
         self.hear(self.clock.monotonic(), pulse)
         if pulse is not None and pulse.requests > 0:
             return Look(pulse)
-        return Look(pulse, connections=await asyncio.to_thread(open_connections, self.port))
+        return Look(pulse, connections=await self.connections(self.port))
 
     def _stalled(self) -> str:
         if self.judge.requests == 0:
