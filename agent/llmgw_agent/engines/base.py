@@ -70,7 +70,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All members of one attempt by rank, and which of them this node is."""
+    """All members of one attempt by rank, and which of them this node is. A worker knows only its own address and the
+    head's."""
 
     rank: int
     attempt: int

@@ -14,7 +14,7 @@ from typing import Protocol
 from llmgw_agent.engines.base import Driver, Gang, Member
 from llmgw_agent.errors import AttemptError, GangOverError, RejectedError
 from llmgw_agent.shard.context import Context
-from llmgw_agent.shard.gang.decide import HEAD_RANK, RUNNING, End, Own, Peer, Run, Start, Step, decide, describe
+from llmgw_agent.shard.gang.decide import HEAD_RANK, RUNNING, End, Own, Peer, Run, Start, Step, Wait, decide, describe
 from llmgw_agent.shard.gang.link import check_links
 from llmgw_agent.shard.gang.peers import Peers
 from llmgw_agent.shard.ledger import Ledger
@@ -230,14 +230,11 @@ class Membership:
         since = clock.monotonic()
         while True:
             step = self._decide()
-            match step:
-                case Start(attempt):
-                    return attempt
-                case End(_, reason, final):
-                    raise (RejectedError if final else AttemptError)(reason)
-                case _:
-                    pass
-            reason = getattr(step, "reason", "")
+            if isinstance(step, Start):
+                return step.attempt
+            if isinstance(step, End):
+                raise (RejectedError if step.final else AttemptError)(step.reason)
+            reason = _reason(step)
             say(reason)
             if (news := tuple(_progress(peer) for peer in self._peers.all)) != heard:
                 heard, since = news, clock.monotonic()
@@ -269,9 +266,10 @@ class Membership:
             step = self._decide()
             if isinstance(step, Start):
                 break
-            say(getattr(step, "reason", ""))
+            say(_reason(step))
             await self._peers.news()
         head, peers = self._peers[HEAD_RANK], self._wish.peers
+        # Workers meet at the head, so a worker follows nobody else and does not know where the others are.
         members = [Member(node, "", 0) for node in peers]
         members[HEAD_RANK] = Member(peers[HEAD_RANK], _address(head), _port(head))
         members[self._rank] = Member(self._context.node, self._address, 0)
@@ -375,6 +373,10 @@ class Membership:
 
 def make_part(context: Context, ledger: Ledger) -> Part:
     return Membership(context, ledger) if ledger.wish.peers else Alone()
+
+
+def _reason(step: Step) -> str:
+    return step.reason if isinstance(step, Wait | End) else ""
 
 
 def _gang(peer: Peer) -> GangState:

@@ -15,7 +15,7 @@ from llmgw_proto import keyspace
 from llmgw_proto.records import BadRecordError, ShardRecord
 
 Objection = Callable[[], Awaitable[str | None]]
-DOUBT_PAUSE = 1.0
+DOUBT_PAUSE, FAULT_PAUSE = 1.0, 10.0
 logger = logging.getLogger(__name__)
 
 
@@ -57,13 +57,21 @@ class Peers:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Follows them for as long as the block lasts."""
-        tasks = [asyncio.create_task(self._follow(rank), name=f"{self._replica}.{rank}") for rank in self._peers]
+        tasks = [asyncio.create_task(self._keep_following(rank), name=f"{self._replica}.{rank}") for rank in self._peers]
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep_following(self, rank: int) -> None:
+        while True:
+            try:
+                return await self._follow(rank)
+            except Exception:
+                logger.exception("fault in following %s.%d; it is followed again in %g s", self._replica, rank, FAULT_PAUSE)
+                await self._clock.sleep(FAULT_PAUSE)
 
     async def _follow(self, rank: int) -> None:
         # From here on the watch itself sees when the store becomes another one.
