@@ -34,19 +34,10 @@ def demand(need: Need) -> str:
 
 def missing(rooms: Rooms, need: Need, avoid: Collection[str]) -> str:
     """What keeps every node from taking it, and the remedy. ``avoid``: nodes that are out of the question."""
-    known = list(rooms.all())
-    if not known:
-        return "no node has joined; start llmgw-agent on a host"
-    live = [room for room in known if room.open]
-    if not live:
-        return f"none of the {len(known)} known nodes is alive and readable; start llmgw-agent there"
-    able = [room for room in live if need.engine in room.engines]
-    if not able:
-        return f"none of the {len(live)} live nodes has engine {need.engine}; install it there or choose another engine"
-    labelled = [room for room in able if room.offers(replace(need, gpu_class=None))]
+    labelled = rooms.of_kind(replace(need, gpu_class=None))
     if not labelled:
-        return f"no live node with engine {need.engine} carries {_labels(need)}; label a node or change node_selector"
-    classed = [room for room in labelled if room.offers(need)]
+        return _nobody(rooms, need)
+    classed = rooms.of_kind(need)
     if not classed:
         there = sorted({kind.name for room in labelled for kind in room.kinds})
         return (
@@ -62,16 +53,25 @@ def missing(rooms: Rooms, need: Need, avoid: Collection[str]) -> str:
     return _short(min(untried, key=lambda room: _shortfall(room, need)), need)
 
 
+def _nobody(rooms: Rooms, need: Need) -> str:
+    """Why no node is of the right kind, GPUs aside."""
+    known = list(rooms.all())
+    if not known:
+        return "no node has joined; start llmgw-agent on a host"
+    live = [room for room in known if room.open]
+    if not live:
+        return f"none of the {len(known)} known nodes is alive and readable; start llmgw-agent there"
+    if not any(need.engine in room.engines for room in live):
+        return f"none of the {len(live)} live nodes has engine {need.engine}; install it there or choose another engine"
+    return f"no live node with engine {need.engine} carries {_labels(need)}; label a node or change node_selector"
+
+
 # --- on one node ---------------------------------------------------------------------------------------------------------
 
 
 def _shortfall(room: Room, need: Need) -> tuple[int, int, str]:
-    return max(0, need.gpus - _most_free(room, need)), max(0, need.memory - room.free_memory), room.name
-
-
-def _most_free(room: Room, need: Need) -> int:
-    """How many free GPUs a replica could have together."""
-    return next((count for count in range(need.gpus, 0, -1) if room.choice_of(count, need.gpu_class) is not None), 0)
+    free = room.most_together(need) if need.gpus else 0
+    return need.gpus - free, max(0, need.memory - room.free_memory), room.name
 
 
 def _short(room: Room, need: Need) -> str:

@@ -144,6 +144,12 @@ class Room:
             self._choices[count, gpu_class] = choose(self.free_gpus, count, self.kinds, gpu_class)
         return self._choices[count, gpu_class]
 
+    def most_together(self, need: Need) -> int:
+        """How many free GPUs a replica could have, no more than the need says."""
+        if self._uniform is not None:
+            return min(len(self.free_gpus), need.gpus)
+        return next((count for count in range(need.gpus, 0, -1) if self.choice_of(count, need.gpu_class) is not None), 0)
+
     def tier(self, need: Need) -> int:
         """How well the GPUs that the need would get are joined, see :mod:`gpus`; there must be room."""
         if need.gpus < 2:
