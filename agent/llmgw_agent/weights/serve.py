@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -18,7 +19,7 @@ from .metrics import Traffic
 if TYPE_CHECKING:
     from .store import WeightStore
 
-_BLOCK: Final = 512 << 10
+_BLOCK: Final = 1 << 20
 #: Seconds after which an asker that was sent away may come again.
 _RETRY_AFTER: Final = 2
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
@@ -104,14 +105,27 @@ async def _send(
     await response.prepare(request)
     if request.method == "HEAD":
         return response
-    while start < end:
-        count = min(_BLOCK, end - start)
-        if rate is not None:
-            await rate.take(count)
-        block = await asyncio.to_thread(os.pread, descriptor, count, start)
-        if not block:
-            break  # shorter than it was: the length tells the asker
-        await response.write(block)
-        traffic.given += len(block)
-        start += len(block)
+    async with aclosing(_blocks(descriptor, start, end)) as blocks:
+        async for block in blocks:
+            if rate is not None:
+                await rate.take(len(block))
+            await response.write(block)
+            traffic.given += len(block)
     return response
+
+
+async def _blocks(descriptor: int, start: int, end: int) -> AsyncGenerator[bytes, None]:
+    """The next block is read while the last one is sent. A file that became shorter ends early: the length tells the asker."""
+
+    def read(at: int) -> asyncio.Future[bytes]:
+        return asyncio.ensure_future(asyncio.to_thread(os.pread, descriptor, min(_BLOCK, end - at), at))
+
+    reading = read(start)
+    try:
+        while start < end and (block := await reading):
+            start += len(block)
+            reading = read(start)
+            yield block
+    finally:
+        # The descriptor is closed after this, and must not be another file's while something still reads.
+        await asyncio.gather(reading, return_exceptions=True)
