@@ -53,6 +53,17 @@ def test_what_is_no_record_is_named(value: bytes) -> None:
         ({"profiles": [{"engine": "vlm"}]}, "'llamacpp', 'vllm', 'sglang' or 'command'"),
         ({"profiles": [{"engine": "command", "command": ["x", "{port}"], "version": "1"}]}, "version is for engines"),
         ({"profiles": [{"engine": "vllm", "version": "../x"}]}, "should match pattern"),
+        ({"profiles": [{"engine": "command", "command": ["x", "{port}"], "nodes": 2}]}, "runs on one node"),
+        ({"profiles": [{"engine": "vllm", "nodes": 0}]}, "greater than or equal to 1"),
+        ({"profiles": [{"engine": "vllm", "nodes": 65}]}, "less than or equal to 64"),
+        ({"profiles": [{"engine": "vllm", "gpu_class": "H100-80GB"}]}, "set gpus too"),
+        ({"profiles": [{"engine": "vllm", "versions": [{"version": "1"}]}]}, "for no node in particular"),
+        ({"profiles": [{"engine": "vllm", "versions": [{"version": "1", "label": {}}]}]}, "Extra inputs"),
+        ({"profiles": [{"engine": "vllm", "versions": [{"gpu_class": "A"}]}]}, "Field required"),
+        (
+            {"profiles": [{"engine": "command", "command": ["{port}"], "versions": [{"version": "1", "gpu_class": "A"}]}]},
+            "versions is for engines",
+        ),
         ({"profiles": []}, "at least 1"),
         ({"profiles": [{"engine": "command"}]}, "needs command"),
         ({"profiles": [{"engine": "llamacpp", "command": ["x"]}]}, "only for engine 'command'"),
@@ -70,7 +81,15 @@ def test_what_a_user_may_not_write(change: dict[str, object], text: str) -> None
 
 
 def test_a_users_spec_becomes_the_record() -> None:
-    assert StrictModelSpec.model_validate(MODEL).record() == ModelSpec.model_validate(MODEL)
+    several = {
+        "engine": "vllm",
+        "nodes": 2,
+        "gpus": 8,
+        "gpu_class": "H100-80GB",
+        "versions": [{"version": "0.12.0", "node_selector": {"ring": "canary"}}],
+    }
+    for model in (MODEL, {**MODEL, "profiles": [several]}):
+        assert StrictModelSpec.model_validate(model).record() == ModelSpec.model_validate(model)
 
 
 @pytest.mark.parametrize(
