@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from llmgw_coordinator.planner import Assigned, Create, Delete, Move, Node, Placed, Update
-from llmgw_proto.records import FabricMapRecord, FabricNode, Profile, ShardRole, ShardState
-from llmgw_testing.worlds import Simulation, deletes, model, node, profile
+from llmgw_coordinator.planner.room import Room
+from llmgw_proto.records import EngineInfo, FabricMapRecord, FabricNode, Profile, ShardRole, ShardState
+from llmgw_testing.worlds import SETTINGS, Simulation, deletes, model, node, profile
 
 PAIR = profile("vllm", nodes=2, gpus=8)
 
@@ -531,3 +532,20 @@ def test_a_plan_for_placed_shards_is_a_plain_value() -> None:
     (create,) = again.step().decisions
     assert isinstance(create, Create)
     assert create.shards == tuple(Placed(each.node, each.record) for each in shards(simulation))
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([("0.11.2", False), ("0.12.0", True), ("0.13.0", False)], "0.12.0"),
+        ([("0.11.2", False), ("0.12.0", False)], "0.12.0"),
+        ([], ""),
+    ],
+)
+def test_of_several_versions_on_a_node_the_usual_one_counts(listed: list[tuple[str, bool]], expected: str) -> None:
+    where = big("a")
+    assert where.inventory is not None
+    engines = [EngineInfo(name="vllm", version=version, default=default) for version, default in listed]
+    engines.append(EngineInfo(name="sglang", version="9", default=True))
+    inventory = where.inventory.model_copy(update={"engines": engines})
+    assert Room(Node("a", inventory), SETTINGS).version_of("vllm") == expected
