@@ -75,9 +75,7 @@ class EnginesSection(Section):
     probe_seconds: float = Field(
         default=60, gt=0, description="an engine that has no known metrics is asked for a token when it was idle for so long"
     )
-    install: InstallSettings = Field(
-        default={}, description="engines that the agent installs when a model needs them"
-    )
+    install: InstallSettings = Field(default={}, description="engines that the agent installs when a model needs them")
 
 
 class RestartSection(Section):
