@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +18,18 @@ MODEL = "org/tiny"
 
 @dataclass
 class Site:
-    """One node that installs real engines when a model needs them, and a router. ``source``: a tiny model without weights."""
+    """One node (``kind: single``) that installs real engines when a model needs them, and a router. ``source``: a tiny model
+    without weights."""
 
     stack: Stack
     router: Daemon
     source: Path
 
-    def add_node(self, name: str, **settings: object) -> Daemon:
+    def add_node(self, name: str, kind: str, *, inside: Sequence[str] = (), address: str = "127.0.0.1") -> Daemon:
+        """``kind`` becomes the node's label of that name."""
         install = {"vllm": vllm_real.install_settings(), "sglang": sglang_real.install_settings()}
-        return self.stack.agent(name, engines={"install": install}, **settings)
+        node = {"name": name, "address": address, "labels": {"kind": kind}}
+        return self.stack.agent(name, inside=inside, node=node, listen=f"{address}:0", engines={"install": install})
 
     def rejection(self, model: str) -> str:
         """Waits until a replica of the model is rejected; returns why."""

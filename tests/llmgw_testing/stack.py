@@ -92,11 +92,14 @@ class Daemon:
 
 
 class Stack:
-    """``lease_ttl`` and ``leader_ttl`` in seconds; etcd keeps no lease shorter than about 2 s."""
+    """``lease_ttl`` and ``leader_ttl`` in seconds; etcd keeps no lease shorter than about 2 s. ``unix``: etcd listens on a Unix
+    socket, which programs in other network namespaces reach too."""
 
-    def __init__(self, root: Path, *, etcd_version: Series = "3.5", lease_ttl: float = 5, leader_ttl: float = 5) -> None:
+    def __init__(
+        self, root: Path, *, etcd_version: Series = "3.5", lease_ttl: float = 5, leader_ttl: float = 5, unix: bool = False
+    ) -> None:
         self.root = root
-        self.etcd = EtcdServer(etcd_version)
+        self.etcd = EtcdServer(etcd_version, unix=unix)
         self.lease_ttl = lease_ttl
         self.leader_ttl = leader_ttl
         self.daemons: dict[str, Daemon] = {}
@@ -174,7 +177,8 @@ class Stack:
         self._await(daemon, "/readyz")
         return daemon
 
-    def agent(self, name: str = "n1", **settings: Any) -> Daemon:
+    def agent(self, name: str = "n1", *, inside: Sequence[str] = (), **settings: Any) -> Daemon:
+        """``inside``: what goes before the command line, to run it in a network of its own for example."""
         config = {
             "node": {"name": name, "address": "127.0.0.1"},
             "listen": "127.0.0.1:0",
@@ -184,7 +188,7 @@ class Stack:
             "engines": {"on_stop": "stop", "stop_seconds": 5},
             "insecure": True,
         }
-        return self._start("llmgw_agent", name, _merge(config, settings), "")
+        return self._start("llmgw_agent", name, _merge(config, settings), "", inside)
 
     def router(self, name: str = "r1", **settings: Any) -> Daemon:
         port = free_port()
@@ -203,10 +207,10 @@ class Stack:
     def _etcd_section(self) -> dict[str, Any]:
         return {"endpoints": [self.etcd.endpoint]}
 
-    def _start(self, module: str, name: str, config: Mapping[str, Any], url: str) -> Daemon:
+    def _start(self, module: str, name: str, config: Mapping[str, Any], url: str, inside: Sequence[str] = ()) -> Daemon:
         path = self.root / f"{name}.yaml"
         path.write_text(yaml.safe_dump(dict(config)))
-        argv = [sys.executable, "-m", module, "--config", str(path)]
+        argv = [*inside, sys.executable, "-m", module, "--config", str(path)]
         daemon = Daemon(name, argv, self.root / f"{name}.log", dict(self.environment), url)
         self.daemons[name] = daemon
         return daemon.start()

@@ -32,10 +32,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
         # What one node has downloaded is linked, not fetched again, by the next.
         patch.setenv("UV_CACHE_DIR", os.environ.get("UV_CACHE_DIR") or str(root / "uv"))
-        with Stack(root / "stack") as stack:
+        with Stack(root / "stack", unix=True) as stack:
             stack.coordinator()
             found = Site(stack, stack.router(), tiny_model(root / "tiny"))
-            found.add_node("n1")
+            found.add_node("n1", "single")
             yield found
     # Gigabytes, which pytest would keep for a while.
     shutil.rmtree(root)
@@ -44,8 +44,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def served(site: Site) -> Served:
     began, seen = time.monotonic(), list[str]()
-    # It stays where it was installed when other nodes join.
-    site.stack.apply(tiny_spec(MODEL, site.source), "--no-wait")
+    spec = tiny_spec(MODEL, site.source)
+    spec["profiles"][0]["node_selector"] = {"kind": "single"}
+    # The agent then has KV-cache events published; routers that do not know the policy take their default.
+    spec["routing"] = {"policy": "kv"}
+    site.stack.apply(spec, "--no-wait")
 
     def look() -> bool:
         for each in site.stack.replicas(MODEL):

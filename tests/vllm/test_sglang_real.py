@@ -13,7 +13,13 @@ MODEL = "org/sglang"
 
 
 def spec(site: Site, *args: str, **profile: Any) -> dict[str, Any]:
-    profiles = [{"engine": "sglang", "args": ["--load-format", "dummy", *args], "memory": "1GiB"} | profile]
+    usual = {
+        "engine": "sglang",
+        "args": ["--load-format", "dummy", *args],
+        "memory": "1GiB",
+        "node_selector": {"kind": "single"},
+    }
+    profiles = [usual | profile]
     return {"name": MODEL, "source": str(site.source), "profiles": profiles, "drain_seconds": 1}
 
 
