@@ -282,7 +282,7 @@ class Runner:
         self._machine.to(ShardState.INSTALLING, str(step))
 
     def _save_attempt(self, attempt: SavedAttempt, process: SavedProcess | None) -> None:
-        self._ledger.change(attempt=attempt, process=process, endpoint=None, timings=self._ledger.prepared)
+        self._ledger.change(attempt=attempt, process=process, endpoint=None)
         if process is None:
             self.measures = Measures(self._ledger)
             self._ledger.begin_attempt()
