@@ -67,6 +67,28 @@ def test_keys_are_put_changed_and_removed() -> None:
     asyncio.run(body())
 
 
+def test_a_key_beside_those_of_others_is_put_once_and_again_with_a_new_lease() -> None:
+    shared = "/llmgw/v1/weights/c/"
+
+    async def body() -> None:
+        async with bench() as one:
+            await one.other.put(shared + "another", b"theirs")
+            one.publisher.put(shared + "n", b"ours", leased=True)
+            one.publisher.allow_sweep()
+            assert await one.publisher.settled(1)
+            before = {each.key: each for each in (await one.other.range(shared)).items}
+            await one.clock.advance(3 * RESYNC_SECONDS)
+            assert {each.key: each for each in (await one.other.range(shared)).items} == before, "nothing is written or swept"
+            one.store.server.revoke(before[shared + "n"].lease)
+            await one.clock.advance(TTL)
+            again = {each.key: each for each in (await one.other.range(shared)).items}
+            assert again[shared + "n"].value == b"ours"
+            assert again[shared + "n"].lease != before[shared + "n"].lease
+            assert again[shared + "another"].value == b"theirs"
+
+    asyncio.run(body())
+
+
 def test_last_words_are_heard_before_a_key_goes() -> None:
     async def body() -> None:
         async with bench() as one:
