@@ -23,6 +23,7 @@ from llmgw_base.secrets import agent_token, engine_key
 from llmgw_proto import keyspace, shards_pb2, shards_pb2_grpc
 from llmgw_proto.records import AliveRecord, EndpointRecord
 from llmgw_testing.agent_harness import SECRET, WITHIN, AgentHarness, fake_wish
+from llmgw_testing.gang import REPLICA, gang
 from llmgw_testing.quiet_watch import QuietWatch
 from llmgw_testing.wait import eventually
 
@@ -223,6 +224,31 @@ def test_a_restart_ends_the_pause_after_failures_and_forgets_them(tmp_path: Path
                 return [move.state for move in found.history].count("Rejected") == 2
 
             await eventually(tried_again, within=WITHIN, what="another try of what was rejected")
+
+    asyncio.run(body())
+
+
+def test_a_restart_of_the_head_restarts_all_of_a_replica_over_nodes(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with gang(tmp_path, 2) as nodes:
+            await nodes.wish(fake_wish())
+            first = await nodes.ready(1)
+            async with calls(nodes.agents[0]) as (stub, more):
+                await stub.Restart(shards_pb2.RestartRequest(shard=f"{REPLICA}.0"), **more)
+            second = await nodes.ready(2)
+            assert not {record.pid for record in first} & {record.pid for record in second}
+            assert second[0].restarts == 0, "nothing failed here"
+            assert [len(pids) for pids in nodes.engines()] == [1, 1]
+            async with calls(nodes.agents[0]) as (stub, more):
+                await stub.Drain(shards_pb2.DrainRequest(shard=f"{REPLICA}.0"), **more)
+
+            async def drained() -> bool:
+                found = await nodes.agents[0].endpoint(REPLICA)
+                return found is not None and found.draining
+
+            await eventually(drained, within=WITHIN, what="the endpoint to be flagged")
+            await nodes.unwish()
+            await nodes.nothing_left()
 
     asyncio.run(body())
 
