@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmgw_ctl.errors import CtlError, NotFoundError
 from llmgw_ctl.humanize import size
+from llmgw_ctl.printable import printable
 from llmgw_ctl.views.weights import fetch_line, verify_line
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class Steps:
         self._session, self._line = session, line
         self._lines: dict[str, str] = {}
         self._told: dict[str, float] = {}
+        self._ends: list[str] = []
+        """Printed when nothing moves any more: on a terminal both streams are in one place."""
         self._status = session.terminal.err.status("") if session.terminal.err.is_terminal else None
 
     def __enter__(self) -> Steps:
@@ -178,6 +181,8 @@ class Steps:
     def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.__exit__(None, None, None)
+        for line in sorted(self._ends):
+            self._session.terminal.line(line)
 
     async def follow(self, node: str, steps: AsyncIterator[Json]) -> Json:
         """The last step."""
@@ -187,7 +192,7 @@ class Steps:
             self._show(node, step)
         self._lines.pop(node, None)
         if self._session.for_people:
-            self._session.terminal.line(f"{node}: {self._line(last)}")
+            self._ends.append(f"{node}: {self._line(last)}")
         return last
 
     def _show(self, node: str, step: Json) -> None:
@@ -195,7 +200,10 @@ class Steps:
         now = self._session.clock.monotonic()
         if self._status is not None:
             self._lines[node] = text
-            self._status.update("\n".join(self._lines[each] for each in sorted(self._lines)))
+            from rich.text import Text
+
+            # As text, so that brackets in names are not taken for markup.
+            self._status.update(Text("\n".join(printable(self._lines[each]) for each in sorted(self._lines))))
         elif now - self._told.get(node, 0.0) >= _TOLD_EVERY and step.get("path") is None and step.get("files") is None:
             self._told[node] = now
             self._session.terminal.note(text)
