@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -107,6 +108,8 @@ class App:
         config = self._config
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(StateLock(config.state_dir).release)
+            choosing = asyncio.create_task(self._isolation(), name="isolation")
+            stack.push_async_callback(_abandon, choosing)
             store = await self._connect(config, self._clock)
             stack.push_async_callback(store.close)
             session = await stack.enter_async_context(_session())
@@ -114,7 +117,7 @@ class App:
             weights = await stack.enter_async_context(open_weights(config, self._clock, shared.fleet))
             await stack.enter_async_context(shared.serve(weights))
             context = self._context(store, session, weights)
-            context.isolation = await self._isolation()
+            context.isolation = await choosing
             stack.push_async_callback(context.installer.close)
             AgentMetrics(self._registry, context.publisher, lambda: shards_here(context))
             WeightsMetrics(self._registry, weights.traffic)
@@ -294,6 +297,11 @@ async def _session() -> AsyncIterator[aiohttp.ClientSession]:
     # A new connection for each question: a probe must not be answered by what a dead engine left in a buffer.
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
         yield session
+
+
+async def _abandon(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _note(problems: dict[str, str], subject: str, text: str | None) -> None:

@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,8 @@ from llmgw_agent.process.cgroup import Cgroup, Hierarchy, cgroup_of, hierarchies
 from llmgw_agent.process.end import end_family
 from llmgw_agent.process.home import NOWHERE, Home, engine_name, home_of, homes_in, lives_at, slice_name
 from llmgw_agent.process.identity import Marker, Owner, boot_id, is_running
-from llmgw_agent.process.isolation import InCgroups, Order, written
+from llmgw_agent.process.isolation import InCgroups, Order, WriterOrder
+from llmgw_agent.process.services import InServices, remove_stale, written
 from llmgw_agent.process.spawn import clean_environment
 from llmgw_agent.process.watch import Watch
 from llmgw_agent.shard.engine import uninterrupted
@@ -254,15 +256,21 @@ def test_without_systemd_and_cgroups_process_groups_are_left(
         asyncio.run(choose.choose("cgroup", 3, SystemClock()))
 
 
-@pytest.fixture
-def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """A made-up systemctl that says this."""
+class Say(Protocol):
+    def __call__(self, script: str, program: str = "systemctl") -> None: ...
 
-    def say(script: str) -> None:
-        program = tmp_path / "systemctl"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+@pytest.fixture
+def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Say:
+    """Makes up a program of systemd; ``{root}`` in its script is the test's folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def say(script: str, program: str = "systemctl") -> None:
+        path = folder / program
+        path.write_text(f"#!/bin/sh\n{script.replace('{root}', str(tmp_path))}\n")
+        path.chmod(0o755)
 
     return say
 
@@ -276,7 +284,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_what_systemd_knows_of_a_service(systemctl: Callable[[str], None], name: str) -> None:
+def test_what_systemd_knows_of_a_service(systemctl: Say, name: str) -> None:
     main, code, status, result, expected = SHOWN[name]
     lines = [f"MainPID={main}", "ExecMainPID=7", f"ExecMainCode={code}", f"ExecMainStatus={status}", f"Result={result}"]
     systemctl(f"cat <<'X'\n{chr(10).join(lines)}\nControlGroup=/x/y\nX")
@@ -286,7 +294,7 @@ def test_what_systemd_knows_of_a_service(systemctl: Callable[[str], None], name:
         assert asyncio.run(systemd.ended("x.service", SystemClock())) == unit
 
 
-def test_a_systemd_that_refuses_or_is_silent_is_an_error_that_says_so(systemctl: Callable[[str], None]) -> None:
+def test_a_systemd_that_refuses_or_is_silent_is_an_error_that_says_so(systemctl: Say) -> None:
     systemctl("echo 'Access denied' >&2; exit 4")
     with pytest.raises(systemd.SystemdError, match="systemctl failed: Access denied"):
         asyncio.run(systemd.show("x.service"))
@@ -294,6 +302,69 @@ def test_a_systemd_that_refuses_or_is_silent_is_an_error_that_says_so(systemctl:
     systemctl("exec sleep 60")
     with pytest.raises(systemd.SystemdError, match=r"no answer from systemd within 0.2 s"):
         asyncio.run(systemd.call("systemctl", "show", patience=0.2))
+
+
+def services(root: Path) -> InServices:
+    return InServices(root / "llmgw.slice", root / "orders", 3, SystemClock())
+
+
+def an_order(output: int) -> Order:
+    marker = Marker(OWNER, "m-1.0", 1, "ab12", 1, "wish")
+    return Order(marker, ["sleep", "$HOME"], {"PATH": os.environ["PATH"], "KEY": "secret"}, output, Path(os.devnull), boot_id())
+
+
+def test_a_service_is_asked_for_without_its_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, systemctl: Say) -> None:
+    systemctl("printf 'MainPID=0\nExecMainPID=7\nExecMainCode=1\nExecMainStatus=3\n'")
+    # Takes the order as enter.py would.
+    systemctl('for last; do :; done; printf "%s\\n" "$@" > {root}/asked; cp "$last" {root}/order; rm "$last"', "systemd-run")
+
+    who, home = asyncio.run(services(tmp_path).start(an_order(-1)))
+
+    assert (who.pid, is_running(who, boot_id())) == (7, False), "it has ended before it was looked at"
+    unit = "llmgw-engine-m-1.0-ab12.service"
+    assert home == Home(unit, f"{tmp_path}/llmgw.slice/{slice_name(OWNER)}.slice/{unit}")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert {
+        f"--unit={unit}",
+        f"--slice={slice_name(OWNER)}.slice",
+        "--setenv=LLMGW_SHARD=m-1.0",
+        "--property=OOMPolicy=kill",
+    } <= set(asked)
+    assert not [each for each in asked if "secret" in each]
+    order = json.loads((tmp_path / "order").read_text())
+    assert (order["argv"], order["environment"]["KEY"]) == (["sleep", "$HOME"], "secret")
+
+
+def test_a_service_that_was_perhaps_started_is_ended_before_the_failure_is_told(tmp_path: Path, systemctl: Say) -> None:
+    systemctl('echo "$1" >> {root}/called')
+    systemctl("echo 'Transport endpoint is not connected'; exit 1", "systemd-run")
+    with pytest.raises(AttemptError, match="systemd-run failed: Transport endpoint"):
+        asyncio.run(services(tmp_path).start(an_order(-1)))
+    assert (tmp_path / "called").read_text() == "stop\nreset-failed\n"
+    assert not list((tmp_path / "orders").iterdir()), "nobody shall find the secrets"
+
+
+def test_a_log_is_written_even_when_systemd_does_not_help(tmp_path: Path, systemctl: Say) -> None:
+    systemctl("exit 1", "systemd-run")
+    argv = [sys.executable, "-c", f"open({str(tmp_path / 'written')!r}, 'w').write('x')"]
+    order = WriterOrder(OWNER, "ab12", argv, {**os.environ, "LLMGW_LOGMON": "n/ab12"}, boot_id())
+
+    async def body() -> None:
+        watch = Watch.open(await services(tmp_path).start_writer(order))
+        assert watch is not None
+        assert await watch.wait() == 0
+
+    asyncio.run(body())
+    assert (tmp_path / "written").exists()
+
+
+def test_orders_that_nobody_read_are_removed_in_time(tmp_path: Path) -> None:
+    for name, age in (("old.json", 400), ("new.json", 100)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    remove_stale(tmp_path)
+    remove_stale(tmp_path / "none")
+    assert [each.name for each in tmp_path.iterdir()] == ["new.json"]
 
 
 def test_the_oom_killer_is_named_first() -> None:

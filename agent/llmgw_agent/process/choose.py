@@ -13,7 +13,8 @@ from llmgw_agent.errors import AttemptError
 from llmgw_agent.process import enter, systemd
 from llmgw_agent.process.cgroup import Cgroup, Hierarchy, hierarchies
 from llmgw_agent.process.home import SERVICE
-from llmgw_agent.process.isolation import PYTHON, InCgroups, InGroups, InServices, Isolation, properties, written
+from llmgw_agent.process.isolation import PYTHON, InCgroups, InGroups, Isolation
+from llmgw_agent.process.services import InServices, properties, remove_stale, written
 from llmgw_base.clock import Clock
 from llmgw_base.config import ConfigError
 
@@ -58,6 +59,7 @@ async def _try_services(stop_seconds: float, clock: Clock) -> InServices:
     if os.geteuid() != 0:
         raise UnfitError("the agent is not root, so it may not start services")
     orders = Path(os.environ.get("RUNTIME_DIRECTORY", "/run/llmgw").split(":")[0]) / "orders"
+    remove_stale(orders)
     unit = f"llmgw-try-{secrets.token_hex(6)}{SERVICE}"
     try:
         return InServices(await _try_unit(unit, orders, stop_seconds, clock), orders, stop_seconds, clock)

@@ -65,6 +65,8 @@ class Runner:
         self._died_unseen: Outcome | None = None
         self._left: list[Home] = []
         """Where something may still be of an engine that an earlier life of the agent started."""
+        self._starting = False
+        """Whether a start was begun and, so far as is known, has not succeeded."""
         self._served = saved.endpoint is not None
         """Whether the present attempt was ever ready."""
         self._ready_since: float | None = None
@@ -267,11 +269,12 @@ class Runner:
         self._machine.to(ShardState.STARTING)
         self._served = False
         launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt, gang, self._part.started)
+        self._starting = True
         await uninterrupted(launcher.start(Prepared(driver, located, checked)), self._started)
         self._ledger.publish()
 
     def _started(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._starting = engine, False
 
     def _installing(self, step: Step) -> None:
         """Shows how far the installation is, not more often than anybody reads it."""
@@ -489,7 +492,7 @@ class Runner:
             if attempt is not None:
                 self._context.ports.give_back(attempt.port)
         self._engine = None
-        if self._left:
+        if self._left or self._starting:
             await self._end_leftovers()
         self._part.ended()
         self._context.gpus.give_back(self.shard)
@@ -504,7 +507,7 @@ class Runner:
         homes = [*self._left, *context.isolation.homes(context.owner, self.shard)]
         homes = list(dict.fromkeys(each for each in homes if each != NOWHERE))
         await self._despite_survivors(lambda: end_leftovers(context.owner, self.shard, homes, context.clock, grace))
-        self._left = []
+        self._left, self._starting = [], False
 
     async def _despite_survivors(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
