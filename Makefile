@@ -22,8 +22,8 @@ demo: $(STAMPS)/up ## the same, ask one question, print the streamed answer and 
 test: $(STAMPS)/dev $(STAMPS)/tools ## install what the tests need and run them all
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-vllm: $(STAMPS)/dev $(STAMPS)/tools ## install a real vLLM for CPUs (2 GB) and test the agent and the router with it
-	$(BIN)/python -m pytest tests/vllm --timeout 900 $(PYTEST_ARGS)
+test-vllm: $(STAMPS)/dev $(STAMPS)/tools ## install a real vLLM for CPUs and SGLang's parser (8 GB) and test the agent and the router with them
+	$(BIN)/python -m pytest tests/vllm --timeout 1500 $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev ## formatting, style, types, and who may import whom
 	$(BIN)/ruff format --check .
