@@ -71,9 +71,7 @@ class LlamaCpp:
         ),
     )
 
-    def __init__(
-        self, binary: str | None = None, rpc_server: str | None = None, *, shelf: Shelf | None = None
-    ) -> None:
+    def __init__(self, binary: str | None = None, rpc_server: str | None = None, *, shelf: Shelf | None = None) -> None:
         """
         Args:
             binary, rpc_server: paths of llama-server and of llama.cpp's RPC server; None: wherever they are found.
