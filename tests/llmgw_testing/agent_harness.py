@@ -84,7 +84,7 @@ class AgentHarness:
             "listen": "127.0.0.1:0",
             "lease_ttl": 2,
             "metrics": {"listen": None},
-            "engines": {"stop_seconds": 3, "hang_seconds": 2, "on_stop": "keep"},
+            "engines": {"stop_seconds": 3, "hang_seconds": 10, "on_stop": "keep"},
             "restart": {"first_delay": 0.2, "longest_delay": 0.5},
         }
         for section, value in settings.items():
