@@ -175,7 +175,7 @@ class Fleet:
                 if answer.status != 200:
                     return None
                 said = await answer.json()
-                return Sharing(int(said["bytes"]), tuple(str(each) for each in said["digests"]))
+                return Sharing(int(said["work"]), tuple(str(each) for each in said["digests"]))
         except TimeoutError:
             return None  # busy; what it does not get on for long is noticed
         except (aiohttp.ClientError, OSError) as error:

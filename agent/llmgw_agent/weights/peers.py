@@ -29,9 +29,11 @@ class Peer:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How far a node is with a content that it fetches: bytes on its disk, and the digests of the files that it can give."""
+    """How a node gets on with a content that it fetches: the digests of the files that it can give, and the bytes that it has
+    fetched and hashed, which grow as long as it gets on.
+    """
 
-    bytes_done: int
+    work: int
     digests: tuple[str, ...]
 
 
@@ -58,7 +60,9 @@ class PeerSource(Protocol):
     """Peers are trusted with addresses, never with content: that is checked against the digest."""
 
     def turn(self, content: str, done: Callable[[], int]) -> AbstractAsyncContextManager[Turn]:
-        """While it is entered, this node counts as fetching the content. ``done`` says how many bytes of it are on the disk."""
+        """While it is entered, this node counts as fetching the content. ``done`` says how much has been done for it, as
+        :attr:`Sharing.work`.
+        """
         ...
 
     def changed(self) -> None:

@@ -43,6 +43,21 @@ class Meter:
     fetched: int = 0
     place: str = ""
     verifying: bool = False
+    follower: Follower | None = None
+    hashed_before: int = 0
+
+    @property
+    def work(self) -> int:
+        """Bytes fetched and hashed over all tries. It grows as long as anything goes on, also while a file is only verified."""
+        follower = self.follower
+        return self.fetched + self.hashed_before + (follower.hashed if follower is not None else 0)
+
+    def follow(self, follower: Follower | None) -> None:
+        # In this order: whoever reads between sees less for a moment, and never more than there was.
+        before, self.follower = self.follower, None
+        if before is not None:
+            self.hashed_before += before.hashed
+        self.follower = follower
 
 
 @dataclass(frozen=True)
@@ -172,6 +187,7 @@ class Attempt:
                 raise no_space(wish.path, total - offset, free, self._root)
         kind = wish.digest.kind if wish.digest is not None else "sha256"
         follower = Follower(descriptor, kind, total or 0)
+        self._meter.follow(follower)
         try:
             end = self._pump(descriptor, exchange, offset, follower)
             if self._aborted:
@@ -182,6 +198,7 @@ class Attempt:
             return self._judge_digest(follower.finish(), end)
         finally:
             follower.abandon()
+            self._meter.follow(None)
             self._note_flushed(follower.flushed)
 
     def _pump(self, descriptor: int, exchange: Exchange, offset: int, follower: Follower) -> int:
@@ -216,11 +233,13 @@ class Attempt:
         self._meter.total = size
         self._meter.verifying = True
         follower = Follower(descriptor, self._wish.digest.kind if self._wish.digest is not None else "sha256", size)
+        self._meter.follow(follower)
         try:
             follower.advance(size)
             return self._judge_digest(follower.finish(), size)
         finally:
             follower.abandon()
+            self._meter.follow(None)
 
     def _judge_digest(self, digest: Digest, size: int) -> Fetched:
         promised = self._wish.digest

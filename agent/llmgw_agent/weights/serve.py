@@ -80,7 +80,7 @@ def peer_app(
         sharing = await store.sharing(request.match_info["content"])
         if sharing is None:
             raise web.HTTPNotFound(text="not fetched now\n")
-        return web.json_response({"bytes": sharing.bytes_done, "digests": list(sharing.digests)})
+        return web.json_response({"work": sharing.work, "digests": list(sharing.digests)})
 
     app = web.Application()
     app.router.add_get("/blobs/{kind}/{hex}", blob)

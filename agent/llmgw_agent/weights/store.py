@@ -251,7 +251,7 @@ class WeightStore:
         job.digests = [each.wish.digest for each in plan.files if each.wish.digest is not None]
         self._sharing.setdefault(content, []).append(job)
         try:
-            async with self._peers.turn(content, lambda: sum(each.on_disk for each in job.meters.values())) as job.turn:
+            async with self._peers.turn(content, lambda: sum(each.work for each in list(job.meters.values()))) as job.turn:
                 yield
         finally:
             job.turn = None
@@ -311,7 +311,7 @@ class WeightStore:
 
     def _share(self, job: Job) -> Sharing:
         ready = tuple(str(each) for each in job.digests if self._layout.blob(each).exists())
-        return Sharing(sum(each.on_disk for each in list(job.meters.values())), ready)
+        return Sharing(sum(each.work for each in list(job.meters.values())), ready)
 
     async def contents(self) -> Sequence[str]:
         """The contents that are here whole, what was used last first."""

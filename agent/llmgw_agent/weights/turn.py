@@ -75,7 +75,7 @@ class FleetTurn:
         self._next_look = self._began = self._gained = clock.monotonic()
         self._head, self._head_gained = "", self._began
         self._stuck: set[str] = set()
-        self._bytes: dict[str, int] = {}
+        self._work: dict[str, int] = {}
         self._own = 0
         self.waits_for = ""
 
@@ -135,8 +135,8 @@ class FleetTurn:
         if sharing is None:
             return
         self._having[member.node] = frozenset(sharing.digests)
-        if sharing.bytes_done > self._bytes.get(member.node, 0):
-            self._bytes[member.node] = sharing.bytes_done
+        if sharing.work > self._work.get(member.node, 0):
+            self._work[member.node] = sharing.work
             self._gained = self._clock.monotonic()
             if member.node == self._head:
                 self._head_gained = self._gained
@@ -149,7 +149,7 @@ class FleetTurn:
         if head != self._head:
             self._head, self._head_gained = head, now
         elif head and now - self._head_gained > self._patience:
-            fields = {"peer": head, "content": self._content, "bytes": self._bytes.get(head, 0)}
+            fields = {"peer": head, "content": self._content, "bytes": self._work.get(head, 0)}
             logger.warning("a peer that fetches gets no further; it is not waited for", extra={"fields": fields})
             self._stuck.add(head)
 

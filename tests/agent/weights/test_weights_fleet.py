@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from llmgw_agent.config import AgentConfig
+from llmgw_agent.weights.hashing import Follower
+from llmgw_agent.weights.receive import Meter
 from llmgw_base.clock import SystemClock
 from llmgw_base.config import ConfigError
 from llmgw_proto.digests import Digest
@@ -207,6 +209,21 @@ def test_a_giver_bounds_rate_and_streams_and_the_source_is_not_asked_for_that(tm
             assert len(files.gets("/m.bin")) == 1
 
     asyncio.run(run())
+
+
+def test_who_only_verifies_what_it_has_gets_on(tmp_path: Path) -> None:
+    """A part of hundreds of gigabytes takes minutes to hash, in which nothing is fetched."""
+    (tmp_path / "part").write_bytes(BIG)
+    meter = Meter(fetched=5)
+    with (tmp_path / "part").open("rb") as file:
+        for times in (1, 2):
+            follower = Follower(file.fileno(), "sha256", len(BIG))
+            meter.follow(follower)
+            follower.advance(len(BIG))
+            follower.finish()
+            assert meter.work == 5 + times * len(BIG)
+            meter.follow(None)
+            assert meter.work == 5 + times * len(BIG)
 
 
 def test_without_a_digest_nobody_is_asked_or_told(tmp_path: Path) -> None:
