@@ -105,6 +105,9 @@ def test_what_the_parser_refuses_is_told_in_its_own_words(driver: Vllm | Sglang,
         engines.rehearse(driver, "--bogus")
     with pytest.raises(RejectedError, match=r"--kind: invalid choice: 'c' \(choose from"):
         engines.rehearse(driver, "--kind", "c")
+    engines.write("print('library: error: none of yours', flush=True)\n" + SERVER)
+    with pytest.raises(RejectedError, match=r"does not take them \(unrecognized arguments: --bogus\)"):
+        engines.rehearse(driver, "--bogus")
     # Nothing is kept of a refusal: another build of the engine may stand here tomorrow.
     assert not (Path(engines.python).parents[1] / REMEMBERED).exists()
 

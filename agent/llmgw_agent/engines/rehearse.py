@@ -28,7 +28,7 @@ REMEMBERED = ".llmgw-arguments"
 _TAKEN = "llmgw-arguments-taken"
 _LINES = 64 << 10
 #: How argparse refuses, and what it exits with then.
-_REFUSED = re.compile(r"^[^\n]*?: error: (.+)\Z", re.MULTILINE | re.DOTALL)
+_REFUSED = re.compile(r"^[^\n:]+: error: ", re.MULTILINE)
 _USAGE_STATUS = 2
 _NOISE = re.compile(r" For further information visit \S+")
 logger = logging.getLogger(__name__)
@@ -82,8 +82,8 @@ class Rehearsals:
         if _TAKEN in said:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(_remember, known, name)
-        elif status == _USAGE_STATUS and (refused := _REFUSED.search(said)) is not None:
-            message = _NOISE.sub("", " ".join(refused[1].split()))
+        elif status == _USAGE_STATUS and (refused := list(_REFUSED.finditer(said))):
+            message = _NOISE.sub("", " ".join(said[refused[-1].end() :].split()))
             raise RejectedError(
                 f"args: {driver.title} {located.version} does not take them ({message[:400]}); "
                 "correct the model's args, or use another version of the engine"
