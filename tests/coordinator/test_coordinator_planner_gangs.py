@@ -382,6 +382,14 @@ def test_a_partial_set_is_repaired_by_a_new_epoch_where_it_is(rank: int, change:
     assert simulation.step().decisions == []
 
 
+def test_parts_are_put_together_again_also_where_a_sibling_failed() -> None:
+    simulation = serving("a", "b", replicas=2, wish=profile("vllm", nodes=2, gpus=4))
+    simulation.report("m-00002", ShardState.REJECTED, 1)
+    simulation.assigned = {key: each for key, each in simulation.assigned.items() if key != ("b", "m-00001.1")}
+    simulation.step()
+    assert [(each.node, each.record.epoch) for each in simulation.replicas("m")["m-00001"]] == [("a", 2), ("b", 2)]
+
+
 def test_parts_without_room_for_the_rest_are_given_up() -> None:
     simulation = serving("a", "b")
     tear(simulation, 1)

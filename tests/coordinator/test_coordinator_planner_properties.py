@@ -136,6 +136,10 @@ class Cluster(RuleBasedStateMachine):
         before = list(simulation.assigned.values())
         replicas = simulation.replicas()
         outcome = simulation.step()
+
+        def enough_after(name: str) -> bool:
+            return len(simulation.replicas(name)) >= simulation.models[name].replicas.min
+
         assert not outcome.failures
         for decision in outcome.decisions:
             if isinstance(decision, Create):
@@ -164,7 +168,7 @@ class Cluster(RuleBasedStateMachine):
                     wished is None
                     or enough > wished.replicas.min
                     or profile_of(wished, old) is None
-                    or (self.is_torn(sources) and outcome.reasons[old.model])
+                    or (self.is_torn(sources) and (enough_after(old.model) or outcome.reasons[old.model]))
                 ), "it was needed"
         if not outcome.problems:
             for shards in simulation.replicas().values():

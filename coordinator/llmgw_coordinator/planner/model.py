@@ -134,9 +134,11 @@ class ModelPlanner:
 
     def _closed_to(self, replica: Replica) -> set[str]:
         """Nodes that the replica must not move to: with a bad GPU it may stay on its node with others, and of a replica over
-        several nodes those may go on that are not to blame.
+        several nodes those may go on that are not to blame. One that is put together again may be where it was.
         """
-        if replica.condition in (Condition.SICK, Condition.TORN):
+        if replica.condition is Condition.TORN:
+            return set(replica.record.tried)
+        if replica.condition is Condition.SICK:
             return set(self._spread.shunned)
         return self._spread.shunned | {each.node for each in replica.culprits}
 
