@@ -172,12 +172,13 @@ class Fleet:
         limit = aiohttp.ClientTimeout(total=_ANSWER)
         try:
             async with self._session.get(url, headers=peer.headers, ssl=self._tls or True, timeout=limit) as answer:
-                if answer.status != 200:
+                if answer.status == 404:
                     return None
+                answer.raise_for_status()
                 said = await answer.json()
                 return Sharing(int(said["work"]), tuple(str(each) for each in said["digests"]))
         except TimeoutError:
-            return None  # busy; what it does not get on for long is noticed
+            raise
         except (aiohttp.ClientError, OSError) as error:
             raise SourceUnavailableError(f"{peer.base_url} does not answer: {error}") from error
         except (ValueError, KeyError, TypeError) as error:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from llmgw_base.clock import Clock
@@ -61,7 +62,8 @@ class FleetTurn:
         """
         Args:
             look: reads the line; None when the store does not answer.
-            ask: how far a node is that fetches; None when it does not fetch any more. Raises SourceUnavailableError.
+            ask: how far a node is that fetches; None when it does not fetch any more. Raises SourceUnavailableError, and
+                TimeoutError when it is only slow.
             patience: seconds that a node may fetch without getting on before nobody waits for it.
         """
         self._content, self._node, self._clock = content, node, clock
@@ -113,8 +115,8 @@ class FleetTurn:
                 return
             line = await self._look()
             before = {each.node for each in self._line if each.here}
-            # A store that is silent says nothing of who fetches now; who had all probably still has it.
-            self._line = line if line is not None else [each for each in self._line if each.here]
+            # While the store is silent the line is as it was: those in it tell by themselves how they get on.
+            self._line = line if line is not None else self._line
             # Others each time: who is asked the same things by all would be busy with answering.
             self._lots = {each.node: self._lot() for each in self._line}
             own, self._own = self._own, max(self._own, self._done())
@@ -132,7 +134,11 @@ class FleetTurn:
             logger.info("a peer that fetches is gone", extra={"fields": {"peer": member.node, "cause": str(error)}})
             self._avoided.add(member.node, _UNREACHABLE)
             return
+        except TimeoutError:
+            return  # busy; that it does not get on for long is noticed
         if sharing is None:
+            # It is done, and the store does not say so yet; if it has failed, it is not asked twice for what it has not.
+            self._line = [replace(each, here=True) if each.node == member.node else each for each in self._line]
             return
         self._having[member.node] = frozenset(sharing.digests)
         if sharing.work > self._work.get(member.node, 0):

@@ -31,6 +31,7 @@ class World:
         self.line: list[Member] | None = list(line)
         self.says: dict[str, Sharing] = {}
         self.gone: set[str] = set()
+        self.slow: set[str] = set()
         self.done = 0
         self.turn = FleetTurn(
             "content",
@@ -50,6 +51,8 @@ class World:
     async def _ask(self, member: Member) -> Sharing | None:
         if member.node in self.gone:
             raise SourceUnavailableError("refused")
+        if member.node in self.slow:
+            raise TimeoutError
         return self.says.get(member.node)
 
     async def peers(self, within: float, step: float = 1.0) -> list[str] | None:
@@ -81,7 +84,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 def test_alone_or_first_nobody_is_waited_for() -> None:
     async def test() -> None:
         assert await World().peers(5) == []
-        assert await World(fetching("me", 1), fetching("b", 2)).peers(5) == []
+        world = World(fetching("me", 1), fetching("b", 2))
+        world.says["b"] = Sharing(0, ())
+        assert await world.peers(5) == []
         world = World(here("a"))
         world.line = None
         assert await world.peers(5) == [], "the store is silent"
@@ -114,6 +119,23 @@ def test_the_first_that_gets_no_further_gives_way_to_the_second_and_not_to_all()
         world.says["b"] = Sharing(1, ())
         assert await world.peers(50) is None
         assert await world.peers(40) == [], "neither gets on"
+
+    run(test())
+
+
+def test_while_the_store_is_silent_those_in_the_line_tell_by_themselves() -> None:
+    async def test() -> None:
+        world = World(fetching("a", 1), fetching("me", 2))
+        world.says["a"] = Sharing(1, ())
+        assert await world.peers(10) is None
+        world.line = None
+        for size in range(2, 10):
+            world.says["a"] = Sharing(size, ())
+            assert await world.peers(10) is None
+        del world.says["a"]
+        assert await world.peers(5) == ["a"], "it is done, though nobody could write that down"
+        world.turn.left(Peer("http://a", node="a"), DIGEST, SourceNotFoundError("not here"))
+        assert await world.peers(5) == [], "or it has failed"
 
     run(test())
 
@@ -174,6 +196,7 @@ def test_waiting_ends_some_time_whatever_others_do(monkeypatch: pytest.MonkeyPat
 
     async def test() -> None:
         world = World(fetching("a", 1), fetching("me", 2), patience=1000)
+        world.slow = {"a"}
         assert await world.peers(90) is None
         assert await world.peers(20) == []
 
