@@ -178,7 +178,7 @@ class Fleet:
                 said = await answer.json()
                 return Sharing(int(said["work"]), tuple(str(each) for each in said["digests"]))
         except TimeoutError:
-            raise
+            raise  # it is an OSError too, and says something else than those
         except (aiohttp.ClientError, OSError) as error:
             raise SourceUnavailableError(f"{peer.base_url} does not answer: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
