@@ -10,6 +10,7 @@ from pathlib import Path
 from llmgw_agent.install.errors import InstallFailedError, InstallRefusedError
 from llmgw_agent.weights import Progress, WeightsError, WeightStore
 from llmgw_agent.weights.hashing import stream_digest
+from llmgw_agent.weights.sources import redacted
 
 
 class Archives:
@@ -31,7 +32,9 @@ class Archives:
             yield await asyncio.to_thread(_local, title, Path(location), sha256)
             return
         if self._weights is None:
-            raise InstallRefusedError(f"{title}: {location} would have to be fetched; copy it to this node and name its path")
+            raise InstallRefusedError(
+                f"{title}: {shown(location)} would have to be fetched; copy it to this node and name its path"
+            )
         source = f"{location}#sha256={sha256}"
         try:
             found = await self._weights.ensure(source, progress=hear, pin=title)
@@ -65,3 +68,8 @@ def _local(title: str, path: Path, sha256: str) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return stream_digest(file, "sha256").hex
+
+
+def shown(location: str) -> str:
+    """For messages: addresses carry passwords and signatures."""
+    return location if location.startswith("/") else redacted(location)

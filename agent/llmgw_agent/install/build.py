@@ -44,10 +44,15 @@ class Builder:
             text = await asyncio.to_thread(_read_lock, wanted)
         else:
             async with self._bench(wanted, wanted.lock.stem) as bench:
-                if wanted.lock.exists():
-                    text = await asyncio.to_thread(_read_lock, wanted)
-                else:
-                    text = await self._find_source(bench) if wanted.packed is not None else await packages.resolve(bench)
+                try:
+                    if wanted.lock.exists():
+                        text = await asyncio.to_thread(_read_lock, wanted)
+                    else:
+                        text = await self._find_source(bench) if wanted.packed is not None else await packages.resolve(bench)
+                except OSError as error:
+                    raise InstallFailedError(
+                        f"{wanted.title}: its lock cannot be made in {bench.folder}: {error.strerror}"
+                    ) from error
         check_lock(wanted, text)
         return packed_lock(wanted, *read_packed_lock(wanted, text)) if wanted.packed is not None else text
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from llmgw_agent.host.memory import read_memory
+from llmgw_agent.install.archives import shown
 from llmgw_agent.install.bench import Bench
 from llmgw_agent.install.errors import InstallFailedError, InstallRefusedError
 from llmgw_agent.install.plan import Wanted
@@ -49,7 +50,7 @@ async def install(bench: Bench, location: str, sha256: str, building: Path) -> F
     root = await asyncio.to_thread(find_source, source)
     if root is None:
         raise InstallRefusedError(
-            f"{wanted.title}: there is no CMakeLists.txt in {location}; name an archive of the source code"
+            f"{wanted.title}: there is no CMakeLists.txt in {shown(location)}; name an archive of the source code"
         )
     options = [*wanted.programs.options, *wanted.packed.build.options]
     bench.tell(Phase.BUILDING, BUILD_FROM, "looking at this machine")
@@ -134,4 +135,6 @@ def _collect(work: Path, into: Path, programs: Sequence[str]) -> None:
             raise FileNotFoundError(errno.ENOENT, f"{name} was built and is not there", str(work))
         shutil.copy2(found, into / name)
         for library in found.parent.glob("*.so*"):
-            shutil.copy2(library, into / library.name, follow_symlinks=False)
+            # Programs may lie side by side, and a link cannot be made twice.
+            if not os.path.lexists(into / library.name):
+                shutil.copy2(library, into / library.name, follow_symlinks=False)

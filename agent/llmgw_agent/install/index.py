@@ -49,7 +49,7 @@ async def find_source_package(wanted: Wanted) -> tuple[str, str]:
                 address, sha256 = listed[name]
                 if sha256 is None:
                     raise InstallRefusedError(
-                        f"{wanted.title}: {index} does not tell the sha256 of {name}; name archive and sha256"
+                        f"{wanted.title}: {index_name(index)} does not tell the sha256 of {name}; name archive and sha256"
                     )
                 promised = wanted.packed.sha256 if wanted.packed is not None else None
                 return address, promised or sha256

@@ -78,10 +78,10 @@ class Installer:
             InstallRefusedError, InstallFailedError
         """
         default = self.settings.default(engine)
-        if engine not in RECIPES or (version or default) is None:
-            known = ", ".join(RECIPES)
-            what = f"agents install {known}" if engine not in RECIPES else f"no version of {engine} is set here; name one"
-            raise UnknownEngineError(f"engine {engine!r}: {what}")
+        if engine not in RECIPES:
+            raise _no_engine(engine)
+        if (version or default) is None:
+            raise UnknownEngineError(f"engine {engine!r}: no version of {engine} is set here; name one")
         settings = await self.settings.find(engine, version) or EngineInstall(version=version or "")
         key = (engine, version or default or "")
         wanted = want(RECIPES[engine], settings, version, self.environments.folder(engine))
@@ -101,9 +101,12 @@ class Installer:
         """Removes what is installed of the engine; the versions and their bytes. ``version`` None: all that nobody uses.
 
         Raises:
-            UnknownEngineError: it is not installed.
+            UnknownEngineError: there is no such engine, or it is not installed.
             EngineInUseError: a shard runs from it, or it is being installed.
         """
+        if engine not in RECIPES:
+            # Also because the name is that of a folder.
+            raise _no_engine(engine)
         if version is not None and (engine, version) in self._jobs:
             raise EngineInUseError(f"engine {engine} {version} is being installed")
         gone, freed = await asyncio.to_thread(self._remove, engine, version)
@@ -242,3 +245,7 @@ class Installer:
             logger.info("unused engine removed", extra={"fields": {"engine": engine, "path": str(each.path)}})
         if environments.folder(engine).exists():
             remove(environments, engine, gone)
+
+
+def _no_engine(name: str) -> UnknownEngineError:
+    return UnknownEngineError(f"engine {name!r}: agents install {', '.join(RECIPES)}")

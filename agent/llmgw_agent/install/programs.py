@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmgw_agent.install.archives import shown
 from llmgw_agent.install.bench import Bench
 from llmgw_agent.install.errors import InstallRefusedError
 from llmgw_agent.install.plan import Wanted
@@ -36,8 +37,8 @@ async def install(bench: Bench, location: str, sha256: str, building: Path) -> F
     program = await asyncio.to_thread(find_program, building, server)
     if program is None:
         raise InstallRefusedError(
-            f"{bench.wanted.title}: there is no {server} in {location}; name an archive with built programs, or set build if "
-            "it is source code"
+            f"{bench.wanted.title}: there is no {server} in {shown(location)}; name an archive with built programs, or set "
+            "build if it is source code"
         )
     return await try_program(bench, building, program)
 
@@ -51,7 +52,7 @@ async def fetch_and_unpack(bench: Bench, location: str, sha256: str, dest: Path,
         said = f"{done / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{done / 1e6:.0f} MB"
         bench.tell(Phase.FETCHING, 0.02 + share * (done / total if total else 0), said)
 
-    bench.tell(Phase.FETCHING, 0.02, location.rpartition("/")[2])
+    bench.tell(Phase.FETCHING, 0.02, shown(location).rpartition("/")[2])
     async with bench.archives.get(wanted.title, location, sha256, hear) as path:
         bench.tell(Phase.UNPACKING, 0.02 + share)
         try:
