@@ -57,7 +57,7 @@ class Bench:
             "metrics": {"listen": None},
             "etcd": {"endpoints": [etcd.endpoint]},
             "engines": {"isolation": isolation, "stop_seconds": 1},
-            "restart": {"first_delay": 0.1, "attempts": 1000},
+            "restart": {"first_delay": 0.1, "longest_delay": 0.1, "attempts": 1000},
         }
         self._config.write_text(yaml.safe_dump(config))
 
