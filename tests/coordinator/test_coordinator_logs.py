@@ -11,7 +11,7 @@ import pytest
 
 from llmgw_base.clock import SystemClock
 from llmgw_base.secrets import agent_token
-from llmgw_coordinator.api import agents, logs
+from llmgw_coordinator.api import agents, logs, relay
 from llmgw_proto import keyspace
 from llmgw_proto.records import AliveRecord, ClusterRecord
 from llmgw_testing.coordinators import TOKEN, Admin, Cluster, admin_of
@@ -157,6 +157,24 @@ def test_a_log_that_breaks_off_does_not_look_complete() -> None:
             with pytest.raises(aiohttp.ClientError):
                 async with admin.http.get(path, headers=HEADERS) as response:
                     await response.read()
+
+    asyncio.run(test())
+
+
+def test_a_log_of_a_node_that_is_gone_is_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LOOK_EVERY", 0.05)
+
+    async def test() -> None:
+        async with serving() as (cluster, agent, admin, path):
+            agent.lines = ["one\n"]
+            async with admin.http.get(path + "?follow=1", headers=HEADERS) as response:
+                assert await response.content.readline() == b"one\n"
+                # Its connections stay as they are, as those of a host without power do.
+                await cluster.vanish("n1")
+                await cluster.live()
+                async with asyncio.timeout(30):
+                    with pytest.raises(aiohttp.ClientError):
+                        await response.read()
 
     asyncio.run(test())
 

@@ -14,6 +14,7 @@ from yarl import URL
 
 from llmgw_base.clock import SystemClock
 from llmgw_base.secrets import agent_token
+from llmgw_coordinator.api import relay
 from llmgw_proto import keyspace
 from llmgw_proto import weights_pb2 as pb
 from llmgw_proto.records import AliveRecord, ClusterRecord
@@ -30,7 +31,7 @@ class FakeWeights(WeightsServicer):
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.refusal: tuple[StatusCode, str] | None = None
-        self.late = False
+        self.late = self.hangs = False
 
     async def _take(self, request: Any, context: Any) -> None:
         assert dict(context.invocation_metadata())["authorization"] == f"Bearer {agent_token(SECRET, 'n1')}"
@@ -58,6 +59,8 @@ class FakeWeights(WeightsServicer):
     async def Fetch(self, request: Any, context: Any) -> AsyncIterator[pb.FetchProgress]:  # noqa: N802 - gRPC's name
         await self._take(request, context)
         yield pb.FetchProgress(phase="fetching", bytes_done=1, waits_for="n2")
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.refusal is not None:
             await context.abort(*self.refusal)
         yield pb.FetchProgress(phase="ready", bytes_done=5, bytes_total=5, path="/w/m", facts=pb.WeightsFacts(format="gguf"))
@@ -153,6 +156,24 @@ def test_a_refusal_is_a_status_or_the_last_line(code: StatusCode, status: int, e
             assert steps[0]["phase"] == "fetching"
             assert steps[-1]["error"]["code"] == error
             assert "because of this" in steps[-1]["error"]["message"] or code is StatusCode.UNIMPLEMENTED
+
+    asyncio.run(test())
+
+
+def test_a_node_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "LOOK_EVERY", 0.05)
+
+    async def test() -> None:
+        async with serving() as (cluster, agent, admin):
+            agent.hangs = True
+            headers = {"Authorization": f"Bearer {TOKEN}"}
+            async with admin.http.post(f"{NODE}/fetch", json={"source": "hf:org/m"}, headers=headers) as answer:
+                assert json.loads(await answer.content.readline())["phase"] == "fetching"
+                await cluster.vanish("n1")
+                await cluster.live()
+                async with asyncio.timeout(30):
+                    error = json.loads(await answer.content.readline())["error"]
+                assert (error["code"], "node n1" in error["message"]) == ("agent_unreachable", True)
 
     asyncio.run(test())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,16 @@ _OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A connection to one agent. ``stub`` has its calls, ``channel`` is for its other services; ``metadata`` goes with each."""
+    """A connection to one agent. ``stub`` has its calls, ``channel`` is for its other services; ``metadata`` goes with each.
+
+    ``gone``: why nothing more is to be expected of the agent; None while its node is alive. A host without power, or a frozen
+    agent, leaves connections as they are.
+    """
 
     stub: Any
     metadata: tuple[tuple[str, str], ...]
     channel: aio.Channel
+    gone: Callable[[], ApiError | None]
 
 
 class Agents:
@@ -67,9 +72,12 @@ class Agents:
                 await reap(connecting)
             token = agent_token(view.cluster.engine_secret, node)
             stub: Any = AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
-            yield Line(stub, (("authorization", f"Bearer {token}"),), channel)
+            yield Line(stub, (("authorization", f"Bearer {token}"),), channel, lambda: self._gone(node))
         finally:
             await channel.close()
+
+    def _gone(self, node: str) -> ApiError | None:
+        return None if node in self._context.facts().view.alive else unreachable(node, "the agent is not alive any more")
 
 
 def unreachable(node: str, cause: str) -> ApiError:

@@ -212,7 +212,9 @@ class Engines:
         wish = pb.InstallEngineRequest(engine=engine, version=body.version or "", reinstall=body.reinstall)
         async with self._agents.line(node) as line:
             steps = _stub(line).Install(wish, metadata=line.metadata)
-            return await relay_lines(request, steps, engine_step, lambda error: _answer(node, error), self._context.clock)
+            return await relay_lines(
+                request, steps, engine_step, lambda error: _answer(node, error), self._context.clock, line.gone
+            )
 
     async def _remove(self, request: web.Request) -> web.Response:
         engine, version = request.match_info["engine"], request.query.get("version", "")

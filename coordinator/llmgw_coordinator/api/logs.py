@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from llmgw_base.etcd.timers import done_within, reap
 from llmgw_coordinator.api.agents import Agents, unreachable
 from llmgw_coordinator.api.context import Context
 from llmgw_coordinator.api.problems import ApiError, not_found
+from llmgw_coordinator.api.relay import coming
 from llmgw_coordinator.api.replica_view import whole
 from llmgw_coordinator.api.routes import Query, Route
 from llmgw_proto.agent_pb2 import LogsRequest
@@ -84,7 +86,7 @@ class Logs:
             )
             call = line.stub.Logs(wanted, metadata=line.metadata)
             # Leaving the line ends the call, also when the client has left and this task is being cancelled.
-            return await _relay(request, call, target, self._context)
+            return await _relay(request, call, target, self._context, line.gone)
 
     def _target(self, replica: str, rank: int) -> Target:
         parts = whole(self._context.facts().view).get(replica)
@@ -99,31 +101,35 @@ class Logs:
         )
 
 
-async def _relay(request: web.Request, call: Any, target: Target, context: Context) -> web.StreamResponse:
+async def _relay(
+    request: web.Request, call: Any, target: Target, context: Context, gone: Callable[[], ApiError | None]
+) -> web.StreamResponse:
     """``call`` is the stream of LogsChunk."""
     chunks = call.__aiter__()
-    first = asyncio.ensure_future(anext(chunks, None))
+    following = asyncio.ensure_future(anext(chunks, None))
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"})
+    begun = False
     try:
-        await done_within(context.clock, first, FIRST_CHUNK_WAIT)
-        if first.done() and (error := first.exception()) is not None:
+        await done_within(context.clock, following, FIRST_CHUNK_WAIT)
+        if following.done() and (error := following.exception()) is not None:
             raise _answer(error, target)
         response.enable_chunked_encoding()
         await response.prepare(request)
-        chunk = await first
-        while chunk is not None:
+        begun = True
+        while (chunk := await coming(context.clock, following, gone)) is not None:
             await response.write(chunk.data)
-            chunk = await anext(chunks, None)
-    except aio.AioRpcError as error:
+            following = asyncio.ensure_future(anext(chunks, None))
+    except (aio.AioRpcError, ApiError) as error:
+        if not begun:
+            raise
         # The answer has begun: only a connection that breaks tells the client that the log is not complete.
-        logger.warning(
-            "the log broke off", extra={"fields": {"node": target.node, "shard": target.shard, "cause": error.details()}}
-        )
+        cause = error.details() if isinstance(error, aio.AioRpcError) else error.message
+        logger.warning("the log broke off", extra={"fields": {"node": target.node, "shard": target.shard, "cause": cause}})
         if request.transport is not None:
             request.transport.abort()
         return response
     finally:
-        await reap(first)
+        await reap(following)
     await response.write_eof()
     return response
 

@@ -126,7 +126,12 @@ class ReplicasAsk:
         async with self._agents.line(node) as line:
             samples = _stub(line).Telemetry(pb.TelemetryRequest(every=every, count=count), metadata=line.metadata)
             return await relay_lines(
-                request, samples, partial(NodeFigures.of, node), lambda error: _answer(node, error), self._context.clock
+                request,
+                samples,
+                partial(NodeFigures.of, node),
+                lambda error: _answer(node, error),
+                self._context.clock,
+                line.gone,
             )
 
     def _part(self, request: web.Request, rank: int = 0) -> Part:

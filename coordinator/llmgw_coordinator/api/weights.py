@@ -141,7 +141,7 @@ class Weights:
         node = request.match_info["node"]
         async with self._agents.line(node) as line:
             steps = call(_stub(line))(wish, metadata=line.metadata)
-            return await relay_lines(request, steps, shape, lambda error: answer(node, error), self._context.clock)
+            return await relay_lines(request, steps, shape, lambda error: answer(node, error), self._context.clock, line.gone)
 
     async def _ask(self, node: str, call: Callable[[Any], Callable[..., Awaitable[Any]]], wish: Any) -> Any:
         async with self._agents.line(node) as line:
