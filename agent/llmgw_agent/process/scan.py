@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from llmgw_agent.process.identity import (
@@ -58,14 +58,14 @@ def find_logmons(node: str) -> dict[str, Identity]:
     return found
 
 
-def find_family(leader: Identity | None, owner: Owner, shard: str) -> set[Identity]:
+def find_family(leader: Identity | None, owner: Owner, shard: str, attempts: Collection[str] | None = None) -> set[Identity]:
     """Every living process of a shard: those that carry its marker, and, while the leader lives, its session and descendants.
 
-    A process that merely has a number that we once knew is never in it.
+    A process that merely has a number that we once knew is never in it. ``attempts``: only marks of these count; None: all.
     """
     boot = boot_id()
     stats = {stat.pid: stat for pid in pids() if (stat := read_stat(pid)) is not None and not stat.gone}
-    family = {pid for pid in stats if _marked(pid, owner, shard)}
+    family = {pid for pid in stats if _marked(pid, owner, shard, attempts)}
     own = stats.get(leader.pid) if leader is not None and leader.boot_id == boot else None
     if leader is not None and own is not None and own.start_ticks == leader.start_ticks:
         family |= {stat.pid for stat in stats.values() if stat.session == leader.pid}
@@ -82,9 +82,11 @@ def _own_environment(pid: int) -> dict[str, str]:
     return read_environment(pid) if owner == os.geteuid() else {}
 
 
-def _marked(pid: int, owner: Owner, shard: str) -> bool:
+def _marked(pid: int, owner: Owner, shard: str, attempts: Collection[str] | None) -> bool:
     marker = Marker.read(_own_environment(pid))
-    return marker is not None and marker.owner == owner and marker.shard == shard
+    if marker is None or marker.owner != owner or marker.shard != shard:
+        return False
+    return attempts is None or marker.attempt in attempts
 
 
 def _descendants(root: int, stats: Iterable[Stat]) -> set[int]:

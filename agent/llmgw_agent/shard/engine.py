@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -136,13 +136,17 @@ async def outcome_of(home: Home, status: int | None, clock: Clock) -> Outcome:
     return Outcome(status, oom)
 
 
-async def end_leftovers(owner: Owner, shard: str, homes: Sequence[Home], clock: Clock, grace: float) -> None:
+async def end_leftovers(
+    owner: Owner, shard: str, homes: Sequence[Home], clock: Clock, grace: float, attempts: Collection[str] | None = None
+) -> None:
     """Ends whatever of the shard is left although no engine of it is known: by its mark, and in these homes.
+
+    ``attempts``: only of these, where another one may begin meanwhile; None: of all.
 
     Raises:
         SurvivorsError: processes outlived SIGKILL; call it again later.
     """
-    await end_family(partial(find_family, None, owner, shard), clock, grace=grace, cgroups=groups(homes))
+    await end_family(partial(find_family, None, owner, shard, attempts), clock, grace=grace, cgroups=groups(homes))
     for home in homes:
         await forget(home)
 

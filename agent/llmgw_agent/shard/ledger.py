@@ -12,7 +12,7 @@ from llmgw_agent.shard.machine import Move
 from llmgw_agent.shard.record import shard_record
 from llmgw_agent.shard.state import SavedShard
 from llmgw_proto import keyspace
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState, Timings
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardRole, ShardState, Timings
 
 DISK = "state"
 DRAINED = "taken out of routing by the operator; `llmgwctl replica undrain` brings it back"
@@ -168,6 +168,8 @@ class Ledger:
 
         An endpoint that vanishes unflagged is taken for lost, and routers would try it for a while.
         """
+        if self.wish.role is ShardRole.WORKER:
+            return  # the endpoint under the replica's name is its head's, which may be on this node by now
         endpoint = self._saved.endpoint
         words = endpoint.model_copy(update={"draining": True}).encode() if endpoint is not None else None
         self._context.publisher.remove(self._endpoint_key, last_words=words)

@@ -134,7 +134,9 @@ class Supervisor:
         logger.warning("ending processes that nobody wishes", extra={"fields": {"shard": shard, "processes": len(marked)}})
         context = self._context
         homes = context.isolation.homes(context.owner, shard)
-        self._begin(f"orphans-{shard}", end_leftovers(context.owner, shard, homes, context.clock, 5))
+        # A wish may have the shard started anew while they end.
+        attempts = {each.marker.attempt for each in marked}
+        self._begin(f"orphans-{shard}", end_leftovers(context.owner, shard, homes, context.clock, 5, attempts))
 
     def _end_strangers(self, known: set[str]) -> None:
         """Ends what lives in homes of engines that nobody knows or wishes: its marks and its state file are lost."""
