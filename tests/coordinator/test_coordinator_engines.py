@@ -15,7 +15,10 @@ from yarl import URL
 
 from llmgw_base.clock import SystemClock
 from llmgw_base.secrets import agent_token
+from llmgw_coordinator.api import engines, weights
+from llmgw_coordinator.api.agents import CONNECT_LIMIT
 from llmgw_coordinator.engine_settings import EngineStore, with_version
+from llmgw_ctl.client import ANSWER_SECONDS
 from llmgw_proto import engines_pb2 as pb
 from llmgw_proto import keyspace
 from llmgw_proto.engines_pb2_grpc import EnginesServicer, add_EnginesServicer_to_server
@@ -37,6 +40,7 @@ class FakeEngines(EnginesServicer):
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.refusal: tuple[StatusCode, str] | None = None
+        self.refuses_at_once = False
 
     def _take(self, request: Any, context: Any) -> None:
         assert dict(context.invocation_metadata())["authorization"] == f"Bearer {agent_token(SECRET, 'n1')}"
@@ -49,6 +53,8 @@ class FakeEngines(EnginesServicer):
 
     async def Install(self, request: Any, context: Any) -> AsyncIterator[pb.EngineProgress]:  # noqa: N802 - gRPC's name
         self._take(request, context)
+        if self.refusal is not None and self.refuses_at_once:
+            await context.abort(*self.refusal)
         yield pb.EngineProgress(fraction=0.25, phase="resolving")
         if self.refusal is not None:
             await context.abort(*self.refusal)
@@ -190,8 +196,17 @@ def test_nodes_are_listed_told_to_install_and_to_remove() -> None:
             agent.refusal = (StatusCode.FAILED_PRECONDITION, "engine vllm 1.0 is used by m-1.0")
             refused = await admin.ask("DELETE", f"{NODE}/vllm?version=1.0")
             assert (refused.status, refused.error) == (409, "in_use")
+            agent.refuses_at_once, agent.refusal = True, (StatusCode.ABORTED, "no such version")
+            refused = await admin.ask("POST", f"{NODE}/vllm/install", {})
+            assert (refused.status, refused.error) == (409, "install_failed"), "the agent was reached, and it said no"
 
     asyncio.run(test())
+
+
+def test_slow_nodes_are_left_out_before_llmgwctl_gives_up_on_all() -> None:
+    for resource in (engines, weights):
+        assert resource.FLEET_LIMIT < ANSWER_SECONDS
+        assert CONNECT_LIMIT + resource.ANSWER_LIMIT < ANSWER_SECONDS
 
 
 def test_writers_at_the_same_time_lose_nothing() -> None:

@@ -34,11 +34,11 @@ from llmgw_proto import engines_pb2 as pb
 from llmgw_proto.engines_pb2_grpc import EnginesStub
 from llmgw_proto.records.engine import INSTALLABLE, EngineOverride, EngineSettings
 
-#: Seconds that one agent may take to list or remove; an environment has tens of thousands of files.
-ANSWER_LIMIT = 30.0
+#: Seconds that one agent may take to list or remove; an environment has tens of thousands of files. Clients wait for 30 s.
+ANSWER_LIMIT = 25.0
 #: Nodes that are asked at the same time for the whole fleet, and seconds for all of them.
 AT_ONCE = 64
-FLEET_LIMIT = 40.0
+FLEET_LIMIT = 28.0
 #: The longest that an installation is followed.
 LONGEST = 86_400.0
 _FLEET = "/admin/v1/engines"
@@ -254,7 +254,7 @@ def _answer(node: str, error: aio.AioRpcError) -> ApiError:
         case grpc.StatusCode.FAILED_PRECONDITION:
             return ApiError(409, "in_use", f"node {node}: {said}", "remove or move the models that use it first")
         case grpc.StatusCode.ABORTED:
-            return ApiError(502, "install_failed", f"node {node}: {said}", "see the message, and the log that it names")
+            return ApiError(409, "install_failed", f"node {node}: {said}", "see the message, and the log that it names")
         case grpc.StatusCode.UNIMPLEMENTED:
             return ApiError(
                 502, "agent_too_old", f"the agent of node {node} does not know this call", "update llmgw-agent there"
