@@ -10,12 +10,16 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmgw_agent.errors import AttemptError
 from llmgw_agent.logs.files import parts, read_end
+from llmgw_agent.process import output as output_module
 from llmgw_agent.process.end import send_signal
-from llmgw_agent.process.identity import Owner, boot_id, is_running
+from llmgw_agent.process.identity import Identity, Owner, boot_id, is_running
+from llmgw_agent.process.isolation import InGroups, Isolation, WriterOrder
 from llmgw_agent.process.logmon import Budget, RotatingFile
 from llmgw_agent.process.output import Output
 from llmgw_agent.process.scan import find_logmons
@@ -25,8 +29,10 @@ from llmgw_testing.wait import eventually
 CAT = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 
 
-def output(folder: Path, node: str, attempt: str = "a1", max_bytes: int = 1000, files: int = 3) -> Output:
-    return Output(folder, Owner("c", node), attempt, boot_id(), max_bytes=max_bytes, files=files)
+def output(
+    folder: Path, node: str, attempt: str = "a1", max_bytes: int = 1000, files: int = 3, isolation: Isolation | None = None
+) -> Output:
+    return Output(folder, Owner("c", node), attempt, boot_id(), max_bytes=max_bytes, files=files, isolation=isolation)
 
 
 def start_engine(fd: int) -> subprocess.Popen[bytes]:
@@ -178,3 +184,49 @@ async def say(engine: subprocess.Popen[bytes], line: bytes, folder: Path) -> Non
     engine.stdin.write(line)
     engine.stdin.flush()
     await eventually(lambda: read_end(folder, 1000).endswith(line), within=20, what=f"{line!r} in the log")
+
+
+class Stubborn(InGroups):
+    """Cannot start a writer for a while."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+        self.refused = asyncio.Event()
+
+    async def start_writer(self, order: WriterOrder) -> Identity:
+        if self.refusals:
+            self.refusals -= 1
+            self.refused.set()
+            raise AttemptError("no memory for another process")
+        return await super().start_writer(order)
+
+
+def test_a_writer_that_cannot_be_replaced_at_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_module, "WRITER_PAUSE", 0.01)
+
+    async def body() -> None:
+        own, clock, way = node(), SystemClock(), Stubborn()
+        one = output(tmp_path, own, isolation=way)
+        fd = await one.open()
+        engine = start_engine(fd)
+        one.release()
+        await eventually(lambda: find_logmons(own).get("a1"), within=20, what="the writer")
+        send_signal(find_logmons(own)["a1"], signal.SIGKILL)
+        await eventually(lambda: not find_logmons(own), within=20, what="the writer to end")
+
+        # The next life of the agent cannot start one either: the engine is taken over all the same.
+        second = output(tmp_path, own, isolation=way)
+        way.refusals = 3
+        await second.adopt(None)
+        assert way.refused.is_set()
+        keeper = asyncio.create_task(second.keep())
+        try:
+            await say(engine, b"after\n", tmp_path)
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            engine.communicate()
+        await second.finish(clock)
+        assert not pipes(tmp_path)
+
+    asyncio.run(body())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
 
-from llmgw_agent.errors import AttemptError
+from llmgw_agent.errors import AgentError, AttemptError
 from llmgw_agent.process import logmon
 from llmgw_agent.process.end import send_signal
 from llmgw_agent.process.identity import LOGMON, Identity, Owner
@@ -17,6 +19,8 @@ from llmgw_agent.process.spawn import clean_environment
 from llmgw_agent.process.watch import Watch
 from llmgw_base.clock import Clock
 
+#: Seconds between two starts of a writer, should none live.
+WRITER_PAUSE = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -60,6 +64,8 @@ class Output:
             await self._start_writer()
         except BaseException:
             os.close(fd)
+            with contextlib.suppress(OSError):
+                self.pipe.unlink(missing_ok=True)
             raise
         return fd
 
@@ -67,16 +73,27 @@ class Output:
         """Takes over the output of an engine that runs already; starts a new writer where the old one is gone."""
         self._watch = Watch.open(writer) if writer is not None else None
         if self._watch is None and self.pipe.exists():
-            await self._start_writer()
+            await self._replace_writer()
 
     async def keep(self) -> None:
         """Replaces the writer whenever it dies before the engine does; cancel it when the engine has ended."""
-        while self._watch is not None:
-            await self._watch.wait()
+        while True:
+            if self._watch is not None:
+                await self._watch.wait()
             if not self.pipe.exists():
                 return
             logger.warning("log writer died, starting another", extra={"fields": {"folder": str(self._folder)}})
+            await self._replace_writer()
+            await asyncio.sleep(WRITER_PAUSE)
+
+    async def _replace_writer(self) -> None:
+        """If it can be done now. An engine that runs is not given up for its log."""
+        try:
             await self._start_writer()
+        except AgentError as error:
+            self._watch = None
+            fields = {"folder": str(self._folder), "cause": str(error)}
+            logger.warning("no log writer can be started; it is tried again", extra={"fields": fields})
 
     async def finish(self, clock: Clock, limit: float = 2.0) -> None:
         """After the engine's end: waits until its last lines are written, then removes the pipe."""
