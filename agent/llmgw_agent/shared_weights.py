@@ -115,7 +115,8 @@ class SharedWeights:
         if self._secret is None:
             return False
         token = weights_token(self._secret, self._config.node.name)
-        return hmac.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {token}".encode())
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
 def server_tls(files: TlsSection) -> ssl.SSLContext:

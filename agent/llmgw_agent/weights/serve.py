@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _BLOCK: Final = 1 << 20
 #: Seconds after which an asker that was sent away may come again.
 _RETRY_AFTER: Final = 2
+#: Seconds in which an asker must take some of what is sent; one that is frozen would keep others from being given anything.
+_STALLED = 60.0
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 
@@ -109,7 +111,13 @@ async def _send(
         async for block in blocks:
             if rate is not None:
                 await rate.take(len(block))
-            await response.write(block)
+            try:
+                async with asyncio.timeout(_STALLED):
+                    await response.write(block)
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+                return response
             traffic.given += len(block)
     return response
 
