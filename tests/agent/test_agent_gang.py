@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from llmgw_agent.shard.connections import open_connections
+from llmgw_agent.shard.context import Context
+from llmgw_agent.shard.recover import Found
+from llmgw_agent.shard.supervisor import Supervisor
 from llmgw_base.etcd.api import Deleted, Put
 from llmgw_base.secrets import engine_key
 from llmgw_proto import keyspace
@@ -209,3 +213,34 @@ async def _post(session: aiohttp.ClientSession, url: str, body: dict[str, Any], 
 
 def _port(url: str) -> int:
     return int(url.rpartition(":")[2])
+
+
+def test_a_wish_that_goes_and_comes_back_at_once_does_not_unsettle_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[Supervisor] = []
+
+    def supervisor(context: Context, found: Found) -> Supervisor:
+        made.append(Supervisor(context, found))
+        return made[-1]
+
+    monkeypatch.setattr("llmgw_agent.app.Supervisor", supervisor)
+
+    async def body() -> None:
+        async with gang(tmp_path, 2) as nodes:
+            await nodes.wish(fake_wish())
+            before = await nodes.ready(1)
+            for rank in (1, 0):
+                shard = f"{REPLICA}.{rank}"
+                worker = next(found for each in made if (found := each.worker(shard)) is not None)
+                assert worker.runner is not None
+                # Both before the worker's task can look.
+                wish = worker.runner.wish
+                worker.gone()
+                worker.wish(wish, SECRET)
+            assert before[0].pid is not None
+            os.kill(before[0].pid, signal.SIGKILL)
+            await nodes.ready(2)
+            assert "fault in the worker" not in caplog.text
+
+    asyncio.run(body())

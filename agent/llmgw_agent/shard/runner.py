@@ -352,7 +352,9 @@ class Runner:
             await until_listening(context.config.gang_address, attempt.port, context.clock, limit)
             self._part.ready()
         self._listening(began)
-        self._machine.to(ShardState.PROBING, f"runs, and waits for the head on node {self.wish.peers[0]} to serve")
+        if self._machine.state is not ShardState.READY:
+            # Ready already: the pursuit was interrupted by a wish that was taken back at once.
+            self._machine.to(ShardState.PROBING, f"runs, and waits for the head on node {self.wish.peers[0]} to serve")
         await self._part.until_ready()
         self._part.ready()
         self._ready_since, self._served = context.clock.monotonic(), True
