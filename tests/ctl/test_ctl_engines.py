@@ -53,6 +53,14 @@ def test_settings_say_where_and_from_what() -> None:
     assert origin({"build": True, "archive": "/a", "sha256": "ab" * 32}) == "built on the node from source /a abababababab"
 
 
+@pytest.mark.parametrize("build", [True, False])
+def test_secrets_in_an_archives_address_are_not_shown(build: bool) -> None:
+    said = origin({"archive": "https://u:SECRET@host/a.tgz?sig=SECRET", "sha256": "ab" * 32, "build": build})
+    assert "https://host/a.tgz" in said
+    assert "SECRET" not in said
+    assert "%" in origin({"archive": "http://[%", "sha256": "ab" * 32}), "whatever a coordinator answers"
+
+
 def test_a_step_is_one_line() -> None:
     step = {"fraction": 0.421, "phase": "building", "text": "Building x.o"}
     assert step_line("llamacpp", "n1", step) == "installing llamacpp on n1, 42%, building: Building x.o"

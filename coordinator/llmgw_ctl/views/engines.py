@@ -7,6 +7,7 @@ from typing import Any
 
 from llmgw_ctl.grid import Column, Grid
 from llmgw_ctl.humanize import age, size
+from llmgw_proto.sources import redacted
 
 EMPTY = "No node installs engines. Set one: llmgwctl engine set llamacpp --version V"
 NO_SETTINGS = "Nothing is set for the fleet. Set a version: llmgwctl engine set vllm --version V"
@@ -66,14 +67,23 @@ def selector(override: dict[str, Any]) -> str:
 def origin(release: dict[str, Any]) -> str:
     """Where the files come from, in short."""
     digest = str(release.get("sha256") or "")[:12]
+    archive = _shown(str(release.get("archive") or ""))
     if release.get("build"):
-        built = f"source {release['archive']} {digest}" if release.get("archive") else "the source package"
+        built = f"source {archive} {digest}" if archive else "the source package"
         return f"built on the node from {built}"
-    if release.get("archive"):
-        return f"archive {release['archive']} {digest}"
+    if archive:
+        return f"archive {archive} {digest}"
     if release.get("lock_sha256"):
         return f"lock {str(release['lock_sha256'])[:12]}"
     return ", ".join(release.get("requirements") or []) or "the engine's package, resolved on the node"
+
+
+def _shown(place: str) -> str:
+    """Addresses carry passwords and signatures."""
+    try:
+        return redacted(place) if place.startswith(("http:", "https:")) else place
+    except ValueError:
+        return place
 
 
 def step_line(engine: str, node: str, step: dict[str, Any]) -> str:
