@@ -108,12 +108,13 @@ def is_ours(pid: int, context: Context) -> bool:
     """
     known = {os.getpid(), *(record.pid for record in shards_here(context) if record.pid is not None)}
     for _ in range(_DEEPEST):
-        if pid in known or read_environment(pid).get(NODE) == context.node or lives_at(pid, context.owner):
-            return True
         stat = read_stat(pid)
-        if stat is None or stat.parent <= 1:
-            return stat is not None and stat.session in known
-        if stat.session in known:
+        if pid in known or (stat is not None and stat.session in known):
             return True
+        # Last: the environment of a process that hangs in its driver may not come for as long as it hangs.
+        if lives_at(pid, context.owner) or read_environment(pid).get(NODE) == context.node:
+            return True
+        if stat is None or stat.parent <= 1:
+            return False
         pid = stat.parent
     return False

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from llmgw_agent.engines.pulse import Pulse
-from llmgw_agent.process.identity import Marker, Owner
+from llmgw_agent.process.identity import Marker, Owner, Stat
 from llmgw_agent.shard.hide import hidden
 from llmgw_agent.shard.holder import shard_of
 from llmgw_agent.shard.measure import Throughput
@@ -58,6 +58,14 @@ def test_a_new_engine_and_one_without_figures_are_no_rate() -> None:
 )
 def test_secrets_are_not_shown(argv: list[str], shown: str | list[str]) -> None:
     assert list(hidden(argv, "KEY")) == (shown.split() if isinstance(shown, str) else shown)
+
+
+def test_the_environment_of_a_process_in_an_engines_session_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    # That waits for as long as the process hangs in its driver; what the event loop asks must not.
+    monkeypatch.setattr("llmgw_agent.shard.holder.read_environment", lambda pid: pytest.fail("it was read"))
+    child = Stat(pid=8, state="D", parent=1, group=7, session=7, start_ticks=1)
+    monkeypatch.setattr("llmgw_agent.shard.holder.read_stat", lambda pid: child)
+    assert shard_of(8, OWNER, {7: "m-1.0"}) == "m-1.0"
 
 
 def test_a_process_belongs_to_the_shard_whose_marks_or_ancestors_it_has() -> None:

@@ -18,14 +18,15 @@ def shard_of(pid: int, owner: Owner, leaders: Mapping[int, str]) -> str | None:
     for _ in range(_DEEPEST):
         if pid in leaders:
             return leaders[pid]
-        marker = Marker.read(read_environment(pid))
-        if marker is not None and marker.owner == owner:
-            return marker.shard
         stat = read_stat(pid)
         if stat is None:
             return None
         if stat.session in leaders:
             return leaders[stat.session]
+        # Last: the environment of a process that hangs in its driver may not come for as long as it hangs.
+        marker = Marker.read(read_environment(pid))
+        if marker is not None and marker.owner == owner:
+            return marker.shard
         if stat.parent <= 1:
             return None
         pid = stat.parent
