@@ -99,6 +99,13 @@ def test_the_head_says_whom_it_waits_for() -> None:
     assert "etcd does not tell" in describe(worker(None, known=False))
 
 
+def test_a_worker_does_not_repeat_whom_the_head_waits_for() -> None:
+    # Else each step of one download would be a write of every member that is prepared.
+    waiting = record(P.PREPARED, rank=0, state=S.STARTING, reason="waits for node c (Fetching: fetching 1.2 of 4.7 GB)")
+    step = decide(own(1, P.PREPARED), [head(waiting)])
+    assert step == Wait("waits for the head on node a (Starting, prepared)", (0,))
+
+
 @pytest.mark.parametrize("phase", [P.PREPARED, P.STARTED, P.READY])
 def test_a_rejected_member_rejects_the_whole(phase: P) -> None:
     rejected = record(P.DOWN, 5, state=S.REJECTED, reason="weights /w: no such file")

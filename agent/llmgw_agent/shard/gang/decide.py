@@ -213,7 +213,8 @@ def _await(own: Own, head: Peer) -> Step:
     current = record is not None and record.epoch == own.epoch and own.state.phase is GangPhase.PREPARED
     if current and _state(head).attempt > own.state.attempt and _state(head).phase is GangPhase.STARTED:
         return Start(_state(head).attempt)
-    return Wait(f"waits for the head on {describe(head)}", (HEAD_RANK,))
+    # Not what the head waits for: each step of one download would be a write of all members that are prepared.
+    return Wait(f"waits for the head on {describe(head, reason=False)}", (HEAD_RANK,))
 
 
 def _accompany(own: Own, head: Peer) -> Step:
@@ -233,12 +234,12 @@ def _state(peer: Peer) -> GangState:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def describe(peer: Peer) -> str:
+def describe(peer: Peer, *, reason: bool = True) -> str:
     """``node b (Fetching: 1.2 of 4.7 GB)``"""
     record = peer.record
     if record is None:
         return f"node {peer.node} ({'has said nothing of it' if peer.known else 'etcd does not tell'})"
-    said = f": {record.reason}" if record.reason else ""
+    said = f": {record.reason}" if record.reason and reason else ""
     phase = f", {record.gang.phase}" if record.gang is not None and not said else ""
     return f"node {peer.node} ({record.state}{phase}{said})"
 
