@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from llmgw_agent.errors import AttemptError, RejectedError, SurvivorsError
 from llmgw_agent.process import choose, enter, systemd
+from llmgw_agent.process import services as services_module
 from llmgw_agent.process.cgroup import Cgroup, Hierarchy, cgroup_of, hierarchies
 from llmgw_agent.process.end import end_family
 from llmgw_agent.process.home import NOWHERE, Home, engine_name, home_of, homes_in, lives_at, slice_name
@@ -342,6 +343,17 @@ def test_a_service_that_was_perhaps_started_is_ended_before_the_failure_is_told(
         asyncio.run(services(tmp_path).start(an_order(-1)))
     assert (tmp_path / "called").read_text() == "stop\nreset-failed\n"
     assert not list((tmp_path / "orders").iterdir()), "nobody shall find the secrets"
+
+
+def test_a_service_that_does_not_begin_is_ended_and_named(
+    tmp_path: Path, systemctl: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services_module, "ORDER_PATIENCE", 0.05)
+    systemctl('echo "$1" >> {root}/called')
+    systemctl("exit 0", "systemd-run")
+    with pytest.raises(AttemptError, match=r"did not begin within 0.05 s.*journalctl -u llmgw-engine-m-1.0-ab12.service"):
+        asyncio.run(services(tmp_path).start(an_order(-1)))
+    assert (tmp_path / "called").read_text() == "stop\nreset-failed\n"
 
 
 def test_a_log_is_written_even_when_systemd_does_not_help(tmp_path: Path, systemctl: Say) -> None:

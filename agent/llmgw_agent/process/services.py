@@ -21,7 +21,7 @@ from llmgw_agent.process.spawn import find_program
 from llmgw_base.clock import Clock
 
 #: Reading its order is the first thing that the program does which systemd starts.
-ORDER_PATIENCE = 10.0
+ORDER_PATIENCE = 30.0
 #: No order waits so long to be read.
 STALE_SECONDS = 300.0
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class InServices:
             environment=marker.environment(),
             properties=properties(self._stop_seconds),
         )
-        await self._taken(order)
+        await self._taken(home.unit, order)
 
     async def start_writer(self, order: WriterOrder) -> Identity:
         unit = f"llmgw-log-{order.attempt}-{secrets.token_hex(3)}{SERVICE}"
@@ -90,10 +90,15 @@ class InServices:
             logger.warning("the log writer is no service; it will not outlive the agent's", extra={"fields": fields})
             return spawn_writer(order)
 
-    async def _taken(self, file: Path) -> None:
-        """Until the order was read; a service that cannot do that ends, which is noticed as any other end is."""
+    async def _taken(self, unit: str, file: Path) -> None:
+        """Until the order was read. Raises SystemdError."""
         deadline = self._clock.monotonic() + ORDER_PATIENCE
-        while _exists(file) and self._clock.monotonic() < deadline:
+        while _exists(file):
+            if self._clock.monotonic() >= deadline:
+                raise systemd.SystemdError(
+                    f"service {unit} did not begin within {ORDER_PATIENCE:g} s: look at `journalctl -u {unit}`, and at what "
+                    "loads this host"
+                )
             await self._clock.sleep(0.005)
 
     def homes(self, owner: Owner, shard: str | None = None) -> list[Home]:
