@@ -183,7 +183,16 @@ def test_unknown_replicas_and_odd_numbers_are_refused() -> None:
     async def test() -> None:
         async with serving() as (_, agent, admin, path):
             assert (await admin.ask("GET", "/admin/v1/replicas/nope/logs")).error == "replica_not_found"
-            for query in ("tail=-1", "tail=x", "tail=99999999999", "tail=", "follow=2", "follow=yes", "tail=%D9%A1"):
+            for query in (
+                "tail=-1",
+                "tail=x",
+                "tail=99999999999",
+                "tail=",
+                "follow=2",
+                "follow=yes",
+                "tail=%D9%A1",
+                f"tail={'9' * 5000}",
+            ):
                 answer = await admin.ask("GET", f"{path}?{query}")
                 assert (answer.status, answer.error) == (422, "invalid"), query
             assert agent.requests == []

@@ -136,7 +136,7 @@ async def _relay(
 
 def _number(request: web.Request, name: str, default: int, most: int) -> int:
     text = request.query.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or int(text) > most:
+    if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > most:
         raise ApiError(422, "invalid", f"{name}: {text[:40]!r} is not a number from 0 to {most}", f"correct {name}")
     return int(text)
 
