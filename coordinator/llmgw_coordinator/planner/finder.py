@@ -11,7 +11,7 @@ from llmgw_coordinator.planner.place import Picker, Rooms, Spread, best
 from llmgw_coordinator.planner.profiles import assignment_for, need_of, profile_of
 from llmgw_coordinator.planner.replica import Replica
 from llmgw_coordinator.planner.room import Need, Room
-from llmgw_coordinator.planner.versions import pinned, stated
+from llmgw_coordinator.planner.versions import BY_NAME, pinned, stated
 from llmgw_proto.records import AssignmentRecord, ModelSpec, Profile
 
 
@@ -142,6 +142,8 @@ class Finder:
         if profile.nodes == 1:
             return stated(need, *places[0]) == record.version
         wished = {pinned(need, *place) for place in places}
+        if None in wished and need.engine in BY_NAME:
+            return True  # an agent that cannot tell its own version now
         return len(wished) > 1 or record.version in wished
 
 
