@@ -537,7 +537,7 @@ def test_the_agents_version_is_written_down_and_followed_when_all_nodes_have_ano
 def test_agents_that_cannot_tell_a_version_now_are_no_reason_to_replace_what_runs() -> None:
     simulation = Simulation.of([model("m", 1, PAIR)], [big(name, version="0.11.2") for name in "abcd"])
     simulation.settle()
-    for unknown in ({"version": ""}, {"engines": []}):
+    for unknown in (dict[str, Any](version=""), dict[str, Any](engines=[])):
         simulation.nodes |= {name: big(name, **unknown) for name in where(simulation)}
         outcome = simulation.step()
         assert (outcome.decisions, outcome.outdated) == ([], {})
