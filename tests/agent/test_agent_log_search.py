@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextlib import aclosing
 from pathlib import Path
@@ -158,5 +159,31 @@ def test_following_shows_only_what_matches(tmp_path: Path) -> None:
             await comes(expected)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(body())
+
+
+def test_a_log_stays_open_for_as_long_as_a_thread_reads_it(tmp_path: Path) -> None:
+    # Else the thread would read from whatever got the descriptor's number next.
+    entered, leave = threading.Event(), threading.Event()
+
+    def keep(lines: bytes) -> bytes:
+        entered.set()
+        assert leave.wait(30)
+        return lines
+
+    async def body() -> None:
+        written(tmp_path, 3)
+        task = asyncio.create_task(anext(tail(tmp_path, 0, follow=True, clock=FakeClock(), keep=keep)))
+        try:
+            assert await asyncio.to_thread(entered.wait, 30)
+            task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not task.done()
+        finally:
+            leave.set()
+            await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
 
     asyncio.run(body())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,16 @@ def _before(folder: Path, current: bytes, lines: int) -> bytes:
     return last_lines(data, lines)
 
 
+async def _next(chunks: Iterator[bytes]) -> bytes | None:
+    """The next one, found in a thread; None after the last. When cancelled, waits for the thread: it reads open files."""
+    step = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
+    try:
+        return await asyncio.shield(step)
+    except asyncio.CancelledError:
+        await asyncio.gather(step, return_exceptions=True)
+        raise
+
+
 async def tail(
     folder: Path, lines: int, *, follow: bool, clock: Clock, since: float = 0.0, keep: Keep | None = None
 ) -> AsyncGenerator[bytes, None]:
@@ -90,7 +100,7 @@ async def tail(
             selection = Selection(folder, current.fd if current is not None else None, lines, since, keep)
             chunks = selection.chunks(whole=not follow)
             # A thread for each step: a long log is looked through without holding up anything else.
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            while (chunk := await _next(chunks)) is not None:
                 if chunk:
                     yield chunk
             rest, fresh = selection.rest, b""
