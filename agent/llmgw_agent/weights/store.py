@@ -125,17 +125,28 @@ class WeightStore:
         if isinstance(parsed, FileSource):
             return await self._in_place(parsed)
         key = source_key(parsed.canonical)
-        job = self._jobs.get(key)
-        if job is None:
-            job = self._jobs[key] = Job(judge)
-            job.task = asyncio.create_task(self._named(self._make_ready(job, parsed, key, refresh)), name=f"weights {key}")
-            job.task.add_done_callback(partial(self._ended, key, job))
+        while True:
+            job = self._jobs.get(key)
+            if job is None or job.task.done():
+                job = self._jobs[key] = Job(judge)
+                job.task = asyncio.create_task(self._named(self._make_ready(job, parsed, key, refresh)), name=f"weights {key}")
+                job.task.add_done_callback(partial(self._ended, key, job))
+            try:
+                return await self._wait_for(job, parsed.canonical, key, progress, pin)
+            except UnloadableError:
+                if job.judge is judge:
+                    raise
+                # Whoever came first cannot load it; that says nothing of this one's engine.
+
+    async def _wait_for(
+        self, job: Job, source: str, key: str, progress: Callable[[Progress], None], pin: str | None
+    ) -> Weights:
         job.waiters += 1
         pinned = False
         try:
             if pin is not None:
                 pinned = await self._work(self._catalog.pin, key, pin)
-            await self._report(job, parsed.canonical, progress)
+            await self._report(job, source, progress)
             return await asyncio.shield(job.task)
         except BaseException:
             if pinned and pin is not None:
@@ -226,7 +237,7 @@ class WeightStore:
         paths = [each.wish.path for each in plan.files]
         if (name := first_gguf(paths)) is None:
             if any(each.endswith(".safetensors") for each in paths) and (
-                problem := job.judge(ModelFacts(format="safetensors"))
+                problem := await self._work(job.judge, ModelFacts(format="safetensors"))
             ):
                 raise UnloadableError(f"{plan.source}: {problem}")
             return
