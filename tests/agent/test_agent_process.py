@@ -49,12 +49,12 @@ class Shard:
         self.node = f"n-{uuid.uuid4().hex[:8]}"
         self.marker = Marker(Owner("c", self.node), "s.0", 1, "attempt", 1, "wish")
 
-    def start(self, *argv: str) -> Identity:
-        null = os.open(os.devnull, os.O_WRONLY)
+    def start(self, *argv: str, output: Path = Path(os.devnull)) -> Identity:
+        fd = os.open(output, os.O_RDWR)
         try:
-            return spawn(argv, clean_environment(os.environ, self.marker.environment()), null, boot_id())
+            return spawn(argv, clean_environment(os.environ, self.marker.environment()), fd, boot_id())
         finally:
-            os.close(null)
+            os.close(fd)
 
     def family(self, leader: Identity | None = None) -> set[Identity]:
         return find_family(leader, self.marker.owner, "s.0")
@@ -204,6 +204,33 @@ def test_children_without_marks_are_found_through_a_living_leader() -> None:
             await end_family(partial(one.family, who), SystemClock(), grace=5)
             assert not is_running(child, boot_id())
             exit_status(who)
+
+    asyncio.run(body())
+
+
+def test_children_without_marks_and_leader_are_found_by_the_log_that_they_write(tmp_path: Path) -> None:
+    """vLLM's workers overwrite their environment with their title."""
+
+    async def body() -> None:
+        own, other = tmp_path / "own" / "a1.pipe", tmp_path / "other" / "a1.pipe"
+        for each in (own, other):
+            each.parent.mkdir()
+            os.mkfifo(each)
+        with shard() as one:
+            bare = f"import subprocess, time; subprocess.Popen({SLEEP!r}, env={{}}); time.sleep(600)"
+            who, stranger = one.start(sys.executable, "-c", bare, output=own), one.start(*SLEEP, output=other)
+            await eventually(lambda: len(one.family(who)) == 3, within=20, what="leader, child and stranger")
+            (child,) = one.family(who) - {who, stranger}
+            send_signal(who, signal.SIGKILL)
+            exit_status(who)
+            look = partial(find_family, who, NOBODY, "s.0", logs=own.parent)
+            assert one.family(who) == {stranger}, "the child has no mark"
+            assert look() == {child}
+            assert look(attempts={"a2"}) == set()
+            own.unlink()
+            await end_family(look, SystemClock(), grace=5)
+            assert not is_running(child, boot_id())
+            assert is_running(stranger, boot_id())
 
     asyncio.run(body())
 

@@ -138,16 +138,26 @@ class Stack:
                 assert "Traceback (most recent call last)" not in daemon.log(), f"{daemon.name}:\n{daemon.log()[-6000:]}"
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process that descends from this stack, engines and their orphans too, etcd not."""
+        """Every live process that descends from this stack, engines and their orphans too, etcd not.
+
+        Who overwrote its environment, as vLLM's workers do, is known by its output.
+        """
         found = []
         for process in psutil.process_iter():
             try:
-                ours = process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE
+                ours = process.environ().get(MARK) == self._mark or self._writes_here(process.pid)
+                ours = ours and process.status() != psutil.STATUS_ZOMBIE
             except psutil.Error:
                 continue
             if ours:
                 found.append(process)
         return found
+
+    def _writes_here(self, pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/fd/1").readlink().is_relative_to(self.root)
+        except OSError:
+            return False
 
     def engines(self) -> list[int]:
         """Pids of engine processes, from the marker that agents put into their environment."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from llmgw_agent.process.identity import (
     CLUSTER,
@@ -20,6 +22,8 @@ from llmgw_agent.process.identity import (
     read_environment,
     read_stat,
 )
+
+_PIPE = re.compile(r"([^/]+)\.pipe(?: \(deleted\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,25 @@ def find_logmons(node: str) -> dict[str, Identity]:
     return found
 
 
-def find_family(leader: Identity | None, owner: Owner, shard: str, attempts: Collection[str] | None = None) -> set[Identity]:
-    """Every living process of a shard: those that carry its marker, and, while the leader lives, its session and descendants.
+def find_family(
+    leader: Identity | None, owner: Owner, shard: str, attempts: Collection[str] | None = None, logs: Path | None = None
+) -> set[Identity]:
+    """Every living process of a shard: those that carry its marker or write to its log, and, while the leader lives, its
+    session and descendants.
 
-    A process that merely has a number that we once knew is never in it. ``attempts``: only marks of these count; None: all.
+    A process that merely has a number that we once knew is never in it.
+
+    Args:
+        attempts: only marks and pipes of these count; None: of all.
+        logs: the folder with the pipes to the shard's log. A program that sets its title, as vLLM's workers do, may overwrite
+            its environment and the mark in it.
     """
     boot = boot_id()
     stats = {stat.pid: stat for pid in pids() if (stat := read_stat(pid)) is not None and not stat.gone}
     family = {pid for pid in stats if _marked(pid, owner, shard, attempts)}
+    if logs is not None:
+        folder = os.path.realpath(logs)
+        family |= {pid for pid in stats if _writes(pid, folder, attempts)}
     own = stats.get(leader.pid) if leader is not None and leader.boot_id == boot else None
     if leader is not None and own is not None and own.start_ticks == leader.start_ticks:
         family |= {stat.pid for stat in stats.values() if stat.session == leader.pid}
@@ -75,11 +90,14 @@ def find_family(leader: Identity | None, owner: Owner, shard: str, attempts: Col
 
 def _own_environment(pid: int) -> dict[str, str]:
     """Empty for processes of other users: anybody may write our marks into the environment of what is theirs."""
+    return read_environment(pid) if _is_own(pid) else {}
+
+
+def _is_own(pid: int) -> bool:
     try:
-        owner = (PROC / str(pid)).stat().st_uid
+        return (PROC / str(pid)).stat().st_uid == os.geteuid()
     except OSError:
-        return {}
-    return read_environment(pid) if owner == os.geteuid() else {}
+        return False
 
 
 def _marked(pid: int, owner: Owner, shard: str, attempts: Collection[str] | None) -> bool:
@@ -87,6 +105,21 @@ def _marked(pid: int, owner: Owner, shard: str, attempts: Collection[str] | None
     if marker is None or marker.owner != owner or marker.shard != shard:
         return False
     return attempts is None or marker.attempt in attempts
+
+
+def _writes(pid: int, folder: str, attempts: Collection[str] | None) -> bool:
+    """Whether its stdout or stderr is the pipe of an attempt. Log writers have theirs elsewhere."""
+    if not _is_own(pid):
+        return False
+    for number in (1, 2):
+        try:
+            target = str((PROC / str(pid) / "fd" / str(number)).readlink())
+        except OSError:
+            continue
+        found = _PIPE.fullmatch(target.removeprefix(f"{folder}/"))
+        if found is not None and (attempts is None or found[1] in attempts):
+            return True
+    return False
 
 
 def _descendants(root: int, stats: Iterable[Stat]) -> set[int]:

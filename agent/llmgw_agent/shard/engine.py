@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from llmgw_agent.errors import AgentError
@@ -107,7 +108,7 @@ class Engine:
         Raises:
             SurvivorsError: processes outlived SIGKILL; call it again later.
         """
-        family = partial(find_family, self.identity, self._marker.owner, self._marker.shard)
+        family = partial(find_family, self.identity, self._marker.owner, self._marker.shard, logs=self._output.pipe.parent)
         await end_family(family, clock, grace=grace, cgroups=groups([self.home]))
         await self._watch.wait()
         await forget(self.home)
@@ -137,16 +138,24 @@ async def outcome_of(home: Home, status: int | None, clock: Clock) -> Outcome:
 
 
 async def end_leftovers(
-    owner: Owner, shard: str, homes: Sequence[Home], clock: Clock, grace: float, attempts: Collection[str] | None = None
+    owner: Owner,
+    shard: str,
+    homes: Sequence[Home],
+    logs: Path,
+    clock: Clock,
+    grace: float,
+    attempts: Collection[str] | None = None,
 ) -> None:
-    """Ends whatever of the shard is left although no engine of it is known: by its mark, and in these homes.
+    """Ends whatever of the shard is left although no engine of it is known: by its mark, by what it writes to in ``logs`` (the
+    folder of the shard's log), and in these homes.
 
     ``attempts``: only of these, where another one may begin meanwhile; None: of all.
 
     Raises:
         SurvivorsError: processes outlived SIGKILL; call it again later.
     """
-    await end_family(partial(find_family, None, owner, shard, attempts), clock, grace=grace, cgroups=groups(homes))
+    family = partial(find_family, None, owner, shard, attempts, logs)
+    await end_family(family, clock, grace=grace, cgroups=groups(homes))
     for home in homes:
         await forget(home)
 

@@ -98,7 +98,9 @@ def _moves(context: Context, history: tuple[Move, ...]) -> list[shards_pb2.Move]
 
 def _processes(context: Context, leader: Identity, shard: str) -> list[shards_pb2.ProcessFacts]:
     found = []
-    for each in sorted(find_family(leader, context.owner, shard), key=lambda one: (one.start_ticks, one.pid)):
+    for each in sorted(
+        find_family(leader, context.owner, shard, logs=context.log_folder(shard)), key=lambda one: (one.start_ticks, one.pid)
+    ):
         stat = read_stat(each.pid)
         try:
             name = (PROC / str(each.pid) / "comm").read_text(errors="replace").strip()

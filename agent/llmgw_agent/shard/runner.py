@@ -305,6 +305,8 @@ class Runner:
         watch_over = self._work_along() if is_worker(self.wish) else self._watch_over()
         await _until_first(engine.wait(), watch_over, self._part.watch(), raising=lambda: not engine.ended)
         self._ledger.withdraw()
+        # At once: others must not wait until systemd has said how it ended.
+        self._part.down("")
         await self._explain_end(await engine.outcome(self._context.clock))
 
     async def _watch_over(self) -> None:
@@ -508,7 +510,8 @@ class Runner:
         grace = context.config.engines.stop_seconds
         homes = [*self._left, *context.isolation.homes(context.owner, self.shard)]
         homes = list(dict.fromkeys(each for each in homes if each != NOWHERE))
-        await self._despite_survivors(lambda: end_leftovers(context.owner, self.shard, homes, context.clock, grace))
+        logs = context.log_folder(self.shard)
+        await self._despite_survivors(lambda: end_leftovers(context.owner, self.shard, homes, logs, context.clock, grace))
         self._left, self._starting = [], False
 
     async def _despite_survivors(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -136,7 +136,8 @@ class Supervisor:
         homes = context.isolation.homes(context.owner, shard)
         # A wish may have the shard started anew while they end.
         attempts = {each.marker.attempt for each in marked}
-        self._begin(f"orphans-{shard}", end_leftovers(context.owner, shard, homes, context.clock, 5, attempts))
+        logs = context.log_folder(shard)
+        self._begin(f"orphans-{shard}", end_leftovers(context.owner, shard, homes, logs, context.clock, 5, attempts))
 
     def _end_strangers(self, known: set[str]) -> None:
         """Ends what lives in homes of engines that nobody knows or wishes: its marks and its state file are lost."""
