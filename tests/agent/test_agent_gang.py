@@ -11,14 +11,17 @@ from typing import Any
 import aiohttp
 import pytest
 
+from llmgw_agent.process.home import Home
 from llmgw_agent.shard.connections import open_connections
 from llmgw_agent.shard.context import Context
+from llmgw_agent.shard.engine import Outcome, outcome_of
 from llmgw_agent.shard.recover import Found
 from llmgw_agent.shard.supervisor import Supervisor
+from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import Deleted, Put
 from llmgw_base.secrets import engine_key
 from llmgw_proto import keyspace
-from llmgw_proto.records import ShardRecord
+from llmgw_proto.records import GangPhase, ShardRecord
 from llmgw_testing.agent_harness import SECRET, WITHIN, fake_wish
 from llmgw_testing.follower import Follower
 from llmgw_testing.gang import REPLICA, gang
@@ -242,5 +245,28 @@ def test_a_wish_that_goes_and_comes_back_at_once_does_not_unsettle_a_worker(
             os.kill(before[0].pid, signal.SIGKILL)
             await nodes.ready(2)
             assert "fault in the worker" not in caplog.text
+
+    asyncio.run(body())
+
+
+def test_the_death_of_a_worker_is_told_before_it_is_known_how_it_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        told = asyncio.Event()
+
+        async def slow(home: Home, status: int | None, clock: Clock) -> Outcome:
+            await told.wait()
+            return await outcome_of(home, status, clock)
+
+        monkeypatch.setattr("llmgw_agent.shard.engine.outcome_of", slow)
+        async with gang(tmp_path, 2) as nodes:
+            await nodes.wish(fake_wish())
+            _, worker = await nodes.ready(1)
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+            try:
+                await nodes.told(1, lambda record: record.gang is not None and record.gang.phase is GangPhase.DOWN)
+            finally:
+                told.set()
+            await nodes.ready(2)
 
     asyncio.run(body())
