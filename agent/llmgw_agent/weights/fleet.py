@@ -170,8 +170,10 @@ class Fleet:
         peer = self._peer(member)
         url = content_url(peer.base_url, content)
         limit = aiohttp.ClientTimeout(total=_ANSWER)
+        # No agent redirects; whoever does would have this node ask what only it can reach.
+        asked = self._session.get(url, headers=peer.headers, ssl=self._tls or True, timeout=limit, allow_redirects=False)
         try:
-            async with self._session.get(url, headers=peer.headers, ssl=self._tls or True, timeout=limit) as answer:
+            async with asked as answer:
                 if answer.status == 404:
                     return None
                 answer.raise_for_status()

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import ClientSession, web
 
-from llmgw_agent.weights import peer_app, serve
+from llmgw_agent.weights import SourceUnavailableError, peer_app, serve
+from llmgw_agent.weights.line import Member
 from llmgw_base.clock import SystemClock
 from llmgw_testing.file_server import FileServer
 from llmgw_testing.memserver import MemoryServer
@@ -53,6 +54,27 @@ def test_who_stops_reading_loses_the_turn(tmp_path: Path, monkeypatch: pytest.Mo
                     await eventually(given, within=30, what="the place of the one that reads nothing")
 
     asyncio.run(run())
+
+
+def test_an_agent_cannot_send_another_one_elsewhere(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        if request.path != "/inside":
+            raise web.HTTPFound("/inside")
+        return web.json_response({"work": 1, "digests": []})
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", elsewhere)
+        async with served(app) as url, SharingNode(tmp_path, "n1", MemoryServer(SystemClock())) as node:
+            assert node.shared.fleet is not None
+            with pytest.raises(SourceUnavailableError):
+                await node.shared.fleet._ask(Member("n2", url, here=False, since=1), "c" * 64)
+
+    asyncio.run(run())
+    assert seen == ["/contents/" + "c" * 64]
 
 
 def test_bytes_that_are_no_text_are_no_token(tmp_path: Path) -> None:
