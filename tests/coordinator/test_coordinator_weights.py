@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 from grpc import StatusCode, aio
 from yarl import URL
 
@@ -132,6 +135,26 @@ def test_steps_come_line_by_line() -> None:
             assert (fetched[-1]["phase"], fetched[-1]["path"], fetched[-1]["facts"]["format"]) == ("ready", "/w/m", "gguf")
 
     asyncio.run(test())
+
+
+def test_a_caller_who_leaves_at_the_end_is_no_fault(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Its connection may be lost between two writes, before the task that answers is cancelled."""
+
+    async def lost(response: web.StreamResponse, data: bytes = b"") -> None:
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    async def test() -> None:
+        async with serving() as (_, _, admin):
+            with monkeypatch.context() as patched, pytest.raises(aiohttp.ClientError):
+                patched.setattr(web.StreamResponse, "write_eof", lost)
+                await lines(admin, "verify", {})
+            assert len(await lines(admin, "verify", {})) == 2
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(test())
+    assert [each for each in caplog.records if each.exc_info] == []
+    told = [getattr(each, "fields", {}).get("status") for each in caplog.records if each.name.endswith(".audit")]
+    assert told == [499, 200]
 
 
 @pytest.mark.parametrize(

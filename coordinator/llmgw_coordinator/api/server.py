@@ -128,9 +128,12 @@ def make_app(routes: Sequence[Route], guard: Guard, context: Context, requests: 
             response = error.response()
             if request.method not in _READS:
                 audit.record(request, error.status, error.code)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionResetError) as error:
             if request.method not in _READS:
                 audit.record(request, CLIENT_GONE, "the client left; the write may have been made")
+            if isinstance(error, ConnectionResetError):
+                # It left between two writes, before this task could be told: the same, and nobody's fault.
+                raise asyncio.CancelledError from error
             raise
         else:
             if request.method not in _READS:
@@ -147,7 +150,7 @@ def make_app(routes: Sequence[Route], guard: Guard, context: Context, requests: 
             raise unavailable("no answer in time, the write may yet happen") from error
         except SpecConflictError as error:
             raise ApiError(409, "conflict", str(error), "try again") from error
-        except (web.HTTPException, ApiError):
+        except (web.HTTPException, ApiError, ConnectionResetError):
             raise
         except Exception as error:
             logger.exception("a request failed", extra={"fields": {"path": request.rel_url.raw_path}})
