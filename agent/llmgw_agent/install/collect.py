@@ -55,7 +55,10 @@ def remove(environments: Environments, engine: str, gone: Sequence[Environment])
     folder = environments.folder(engine)
     with contextlib.suppress(OSError):
         for environment in gone:
-            environment.path.rename(folder / f".trash-{environment.path.name}")
+            trash = folder / f".trash-{environment.path.name}"
+            # Onto what an interrupted removal left it cannot be moved.
+            shutil.rmtree(trash, ignore_errors=True)
+            environment.path.rename(trash)
         for each in list(folder.iterdir()):
             if each.name.startswith(".trash-") or (each.name.startswith(".resolving-") and _is_old(each)):
                 shutil.rmtree(each, ignore_errors=True)

@@ -16,7 +16,7 @@ from llmgw_agent.install.archives import Archives
 from llmgw_agent.install.build import Builder
 from llmgw_agent.install.collect import remove, running_environments, size_of, superfluous
 from llmgw_agent.install.environments import Environment, Environments, read
-from llmgw_agent.install.errors import EngineInUseError, InstallError, UnknownEngineError
+from llmgw_agent.install.errors import EngineInUseError, InstallError, InstallFailedError, UnknownEngineError
 from llmgw_agent.install.node_settings import NodeSettings
 from llmgw_agent.install.plan import Wanted, environment_name, want
 from llmgw_agent.install.progress import Progress, Step
@@ -103,6 +103,7 @@ class Installer:
         Raises:
             UnknownEngineError: there is no such engine, or it is not installed.
             EngineInUseError: a shard runs from it, or it is being installed.
+            InstallFailedError: the disk does not let it go.
         """
         if engine not in RECIPES:
             # Also because the name is that of a folder.
@@ -227,9 +228,13 @@ class Installer:
             who = sorted(set().union(*(running[each.path] for each in used))) or ["a process that is no engine"]
             raise EngineInUseError(f"engine {engine} {version} is used by {', '.join(who)}")
         free = [each for each in known if each.path not in running and (engine, each.note.version) not in self._jobs]
-        freed = sum(size_of(each.path) for each in free)
+        sizes = {each.path: size_of(each.path) for each in free}
         remove(self.environments, engine, free)
-        return [each.note.version for each in free], freed
+        gone = [each for each in free if not each.path.exists()]
+        if version is not None and len(gone) < len(free):
+            left = next(each.path for each in free if each not in gone)
+            raise InstallFailedError(f"engine {engine} {version}: {left} cannot be removed; look at that folder and its disk")
+        return [each.note.version for each in gone], sum(sizes[each.path] for each in gone)
 
     def _collect(self, engine: str) -> None:
         environments, default = self.environments, self.settings.default(engine)

@@ -13,7 +13,7 @@ import pytest
 from llmgw_agent.install import compile as from_source
 from llmgw_agent.install import index
 from llmgw_agent.install.archives import Archives
-from llmgw_agent.install.environments import Environments
+from llmgw_agent.install.environments import Environments, Note, write_note
 from llmgw_agent.install.errors import InstallFailedError, InstallRefusedError, UnknownEngineError
 from llmgw_agent.install.installer import Installer
 from llmgw_agent.install.node_settings import NodeSettings
@@ -94,3 +94,21 @@ def test_libraries_that_two_programs_share_are_taken_once(tmp_path: Path) -> Non
     from_source._collect(tmp_path / "work", tmp_path / "bin", ["llama-server", "ggml-rpc-server"])
     assert sorted(each.name for each in (tmp_path / "bin").iterdir()) == sorted(each.name for each in built.iterdir())
     assert (tmp_path / "bin" / "libllama.so").readlink() == Path("libllama.so.0")
+
+
+def test_what_cannot_be_removed_is_not_said_to_be_removed(tmp_path: Path) -> None:
+    agent = installer(tmp_path)
+    path = tmp_path / "engines" / "llamacpp" / "b1-0"
+    (path / "bin").mkdir(parents=True)
+    (path / "bin" / "llama-server").write_text("")
+    write_note(path, Note("llamacpp", "b1", "1", "for CPU", 0.0, "bin/llama-server"))
+    trash = path.with_name(".trash-b1-0")
+    trash.touch()  # no folder can be moved there
+    with pytest.raises(InstallFailedError, match=r"engine llamacpp b1: .*b1-0 cannot be removed"):
+        asyncio.run(agent.remove("llamacpp", "b1"))
+    assert asyncio.run(agent.remove("llamacpp", None)) == ([], 0)
+    trash.unlink()
+    # What an interrupted removal left.
+    (trash / "bin").mkdir(parents=True)
+    assert asyncio.run(agent.remove("llamacpp", "b1"))[0] == ["b1"]
+    assert not list(path.parent.glob("*b1-0"))
