@@ -67,9 +67,7 @@ class Exchange:
     """Of the engine's answer, once its head is accepted."""
     _verdict = 0
     """The status to account for, where it is not the one that the client saw."""
-    _sent_at = 0.0
-    _last_data = 0.0
-    _paused_at = 0.0
+    _sent_at = _last_data = _paused_at = 0.0
     _first_byte: float | None = None
     _stream: events.EventStream | None = None
     _gaps: Series
