@@ -168,7 +168,11 @@ def test_a_caller_who_leaves_at_the_end_is_no_fault(monkeypatch: pytest.MonkeyPa
         (StatusCode.UNAUTHENTICATED, 502, "agent_unreachable"),
     ],
 )
-def test_a_refusal_is_a_status_or_the_last_line(code: StatusCode, status: int, error: str) -> None:
+def test_a_refusal_is_a_status_or_the_last_line(
+    code: StatusCode, status: int, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="llmgw_coordinator.audit")
+
     async def test() -> None:
         async with serving() as (_, agent, admin):
             agent.refusal = (code, "because of this")
@@ -181,6 +185,8 @@ def test_a_refusal_is_a_status_or_the_last_line(code: StatusCode, status: int, e
             assert "because of this" in steps[-1]["error"]["message"] or code is StatusCode.UNIMPLEMENTED
 
     asyncio.run(test())
+    lines_of_audit = [getattr(each, "fields", {}) for each in caplog.records if each.name.endswith(".audit")]
+    assert [each["outcome"] for each in lines_of_audit] == [error, error]
 
 
 def test_a_node_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,17 @@ from aiohttp import web
 logger = logging.getLogger("llmgw_coordinator.audit")
 
 _WHAT = web.RequestKey("what", dict[str, object])
+_FAILED = web.RequestKey("failed", str)
 
 
 def tell(request: web.Request, **what: object) -> None:
     """What the write is about, for its line."""
     request[_WHAT] = what
+
+
+def failed(request: web.Request, code: str) -> None:
+    """The write came to nothing after its answer had begun, with a status that says otherwise."""
+    request[_FAILED] = code
 
 
 def record(request: web.Request, status: int, outcome: str) -> None:
@@ -29,7 +35,7 @@ def record(request: web.Request, status: int, outcome: str) -> None:
                 "client": request.remote or "",
                 "agent": request.headers.get("User-Agent", "")[:200],
                 "status": status,
-                "outcome": outcome,
+                "outcome": request.get(_FAILED, outcome),
                 **request.get(_WHAT, {}),
             }
         },

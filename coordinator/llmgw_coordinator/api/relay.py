@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.timers import done_within, reap
+from llmgw_coordinator.api import audit
 from llmgw_coordinator.api.problems import ApiError
 from llmgw_coordinator.api.shapes import ErrorBody, ErrorView
 
@@ -68,6 +69,7 @@ async def relay_lines(
         if not begun:
             raise
         error = answer(failure) if isinstance(failure, aio.AioRpcError) else failure
+        audit.failed(request, error.code)
         body = ErrorView(error=ErrorBody(code=error.code, message=error.message, remedy=error.remedy))
         await response.write(body.model_dump_json().encode() + b"\n")
     finally:
