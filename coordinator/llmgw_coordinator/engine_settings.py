@@ -14,6 +14,8 @@ from llmgw_proto.records import BadRecordError
 from llmgw_proto.records.engine import EngineOverride, EngineRelease, EngineSettings
 
 TRIES = 50
+#: Locks that are removed in one transaction; etcd takes 128 operations.
+MOST_AT_ONCE = 100
 
 
 def with_version(
@@ -80,19 +82,34 @@ class EngineStore:
             except OutcomeUnknownError:
                 # Writing the same again does no harm; if another one wrote meanwhile, theirs is built upon.
                 continue
-        raise SpecConflictError(f"the settings of engine {engine} are being changed by others all the time")
+        raise _contended(engine)
 
     async def delete(self, engine: str) -> bool:
-        """Removes the settings and all locks; whether there were any.
+        """Removes the settings with all locks; whether there were any.
 
         Raises:
+            SpecConflictError: others kept changing the same engine's settings.
             StoreError
         """
-        locks = await self._store.range(keyspace.engine_locks_of(engine))
-        existed = await self._store.delete(keyspace.engine(engine))
-        for each in locks.items:
-            await self._store.delete(each.key)
-        return existed
+        key, tried = keyspace.engine(engine), False
+        for _ in range(TRIES):
+            found = await self._store.get(key)
+            if found is None:
+                return tried
+            locks = await self._store.range(keyspace.engine_locks_of(engine))
+            gone = [DeleteOp(each.key) for each in locks.items]
+            try:
+                if await self._store.txn([ModRevisionIs(key, found.mod_revision)], [DeleteOp(key), *gone[:MOST_AT_ONCE]]):
+                    for each in locks.items[MOST_AT_ONCE:]:
+                        await self._store.delete(each.key)
+                    return True
+            except OutcomeUnknownError:
+                tried = True
+        raise _contended(engine)
+
+
+def _contended(engine: str) -> SpecConflictError:
+    return SpecConflictError(f"the settings of engine {engine} are being changed by others all the time")
 
 
 def digest(lock: str) -> str:

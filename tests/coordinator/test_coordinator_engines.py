@@ -203,6 +203,42 @@ def test_nodes_are_listed_told_to_install_and_to_remove() -> None:
     asyncio.run(test())
 
 
+def test_a_lock_that_is_set_while_all_is_taken_back_is_there_or_not_wished_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        clock = FakeClock()
+        store = MemoryStore(clock)
+        settings, release = EngineStore(store, clock), EngineRelease(lock_sha256="0" * 64)
+
+        async def lock(version: str) -> None:
+            wish = EngineOverride(version=version)
+            await settings.change("vllm", lambda old: with_version(old, wish, release, release_only=False), {version: LOCK})
+
+        await lock("1.0")
+        listed, between = store.range, ["2.0"]
+
+        async def interrupted(*asked: Any, **how: Any) -> Any:
+            found = await listed(*asked, **how)
+            if between:
+                # Set again, and with a lock of the same name as one that is to go.
+                await lock("1.0")
+                await lock(between.pop())
+            return found
+
+        monkeypatch.setattr(store, "range", interrupted)
+        assert await settings.delete("vllm")
+        monkeypatch.undo()
+        found = await store.get(keyspace.engine("vllm"))
+        wished = set() if found is None else set(EngineSettings.decode(found.value).releases)
+        there = {
+            keyspace.split(each.key, keyspace.ENGINE_LOCKS)[1] for each in (await store.range(keyspace.ENGINE_LOCKS)).items
+        }
+        assert there == wished
+        assert not await settings.delete("sglang")
+        await store.close()
+
+    asyncio.run(test())
+
+
 def test_slow_nodes_are_left_out_before_llmgwctl_gives_up_on_all() -> None:
     for resource in (engines, weights):
         assert resource.FLEET_LIMIT < ANSWER_SECONDS
