@@ -117,7 +117,7 @@ class Grid:
         return min(self._widest(index), _LEAST_FOLDED) if self.columns[index].fold else self._widest(index)
 
     def _widest(self, index: int) -> int:
-        return max(len(self.columns[index].title), *(len(row[index]) for row in self.rows))
+        return max([len(self.columns[index].title), *(len(row[index]) for row in self.rows)])
 
 
 def _one_line(text: str) -> str:

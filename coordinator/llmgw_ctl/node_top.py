@@ -117,14 +117,15 @@ def _shards(sample: Mapping[str, Any]) -> Grid:
         )
         for each in sample.get("shards", [])
     ]
-    return Grid(columns, rows, "")
+    return Grid(columns, rows, "No replicas on this node.")
 
 
 def _screen(sample: Mapping[str, Any], width: int) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(Text(headline(sample)), *(grid.fitting(width).rich() for grid in grids(sample)))
+    shown = (grid.fitting(width).rich() if grid.rows else Text(grid.empty) for grid in grids(sample))
+    return Group(Text(headline(sample)), *shown)
 
 
 def _figure(value: float | None, form: str) -> str:
