@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from llmgw_agent.config import RestartSection
 from llmgw_agent.process.end import send_signal
 from llmgw_agent.process.identity import Identity, Marker, Owner, boot_id, is_running
 from llmgw_agent.process.isolation import InGroups
@@ -19,11 +20,12 @@ from llmgw_agent.publisher import Publisher
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.ledger import Ledger
 from llmgw_agent.shard.recover import Found
+from llmgw_agent.shard.runner import Runner
 from llmgw_agent.shard.state import SavedShard, StateDir
 from llmgw_agent.shard.supervisor import Supervisor
 from llmgw_base.clock import SystemClock
 from llmgw_proto import keyspace
-from llmgw_proto.records import EndpointRecord, ShardRole
+from llmgw_proto.records import EndpointRecord, GangPhase, GangState, ShardRole
 from llmgw_testing.agent_harness import WITHIN, fake_wish
 from llmgw_testing.memstore import MemoryStore
 from llmgw_testing.wait import eventually
@@ -41,7 +43,12 @@ def context_of(folder: Path, node: str) -> Context:
         owner=Owner("c", node),
         clock=clock,
         boot=boot_id(),
-        config=SimpleNamespace(state_dir=folder, logs=SimpleNamespace(keep_removed=1)),
+        config=SimpleNamespace(
+            state_dir=folder, logs=SimpleNamespace(keep_removed=1), restart=RestartSection(), gang_address="10.0.0.1"
+        ),
+        store=MemoryStore(),
+        objection=nothing_against_it,
+        spread=lambda: 0.0,
         publisher=Publisher(MemoryStore(), clock, [], 10.0, nothing_against_it),
         state=StateDir(folder),
         isolation=InGroups(),
@@ -96,3 +103,12 @@ def test_orphans_are_ended_and_not_the_engine_that_was_started_in_their_place(tm
                 send_signal(each, signal.SIGKILL)
 
     asyncio.run(body())
+
+
+def test_a_worker_that_was_ready_in_an_earlier_life_of_the_agent_counts_as_having_served(tmp_path: Path) -> None:
+    # What its log says at its end is judged by that: the same words before it was ready would be final.
+    context = context_of(tmp_path, "n1")
+    worker = fake_wish(shard="m-1.1", rank=1, role=ShardRole.WORKER, peers=["n0", "n1"])
+    for phase, served in ((GangPhase.READY, True), (GangPhase.STARTED, False)):
+        saved = SavedShard(node="n1", assignment=worker, api_key="k", gang=GangState(attempt=1, phase=phase))
+        assert Runner(context, saved).served is served

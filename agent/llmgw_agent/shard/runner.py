@@ -41,7 +41,7 @@ from llmgw_agent.shard.restart import Limits, RestartPolicy, Retry
 from llmgw_agent.shard.serve import Serving
 from llmgw_agent.shard.state import SavedAttempt, SavedProcess, SavedShard
 from llmgw_agent.shard.watch_work import Liveness
-from llmgw_proto.records import AssignmentRecord, EndpointRecord, ShardState
+from llmgw_proto.records import AssignmentRecord, EndpointRecord, GangPhase, ShardState
 
 PORT_RETRIES = 5
 SURVIVOR_PAUSE = 5.0
@@ -67,7 +67,7 @@ class Runner:
         """Where something may still be of an engine that an earlier life of the agent started."""
         self._starting = False
         """Whether a start was begun and, so far as is known, has not succeeded."""
-        self._served = saved.endpoint is not None
+        self.served = saved.endpoint is not None or (saved.gang is not None and saved.gang.phase is GangPhase.READY)
         """Whether the present attempt was ever ready."""
         self._ready_since: float | None = None
         self._rss_read_at = 0.0
@@ -267,7 +267,7 @@ class Runner:
         self._machine.to(ShardState.STARTING)
         gang = await self._part.assemble(driver, lambda reason: self._machine.to(ShardState.STARTING, reason))
         self._machine.to(ShardState.STARTING)
-        self._served = False
+        self.served = False
         launcher = Launcher(context, wish, self._ledger.saved.api_key, self._save_attempt, gang, self._part.started)
         self._starting = True
         await uninterrupted(launcher.start(Prepared(driver, located, checked)), self._started)
@@ -359,7 +359,7 @@ class Runner:
             self._machine.to(ShardState.PROBING, f"runs, and waits for the head on node {self.wish.peers[0]} to serve")
         await self._part.until_ready()
         self._part.ready()
-        self._ready_since, self._served = context.clock.monotonic(), True
+        self._ready_since, self.served = context.clock.monotonic(), True
         self._machine.to(ShardState.READY)
         while True:
             self._read_rss()
@@ -373,7 +373,7 @@ class Runner:
             self._machine.to(ShardState.PROBING)
 
     def _became_ready(self, endpoint: EndpointRecord) -> None:
-        self._ready_since, self._served = self._context.clock.monotonic(), True
+        self._ready_since, self.served = self._context.clock.monotonic(), True
         self._port_retries = 0
         self._read_rss()
         # First the endpoint: whoever reads Ready may count on it.
@@ -421,7 +421,7 @@ class Runner:
         assert attempt is not None
         lines = await asyncio.to_thread(read_attempt, self._context.log_folder(self.shard), attempt.id)
         driver = find_driver(self._context.drivers, self.wish.engine)
-        reason = classify(outcome.status, lines, driver.patterns, was_ready=self._served, oom=outcome.oom)
+        reason = classify(outcome.status, lines, driver.patterns, was_ready=self.served, oom=outcome.oom)
         if reason.final:
             await asyncio.to_thread(self._pin, reason.text, attempt.id)
             raise RejectedError(reason.text)
