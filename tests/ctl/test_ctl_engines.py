@@ -27,10 +27,19 @@ def test_engines_of_nodes() -> None:
     wanted = {"engine": "llamacpp", "version": "b1", "state": "wanted", "default": True, "origin": "node", "used_by": []}
     lines = engines_grid([{"node": "n1", "engines": [there, wanted]}], 100.0).plain().splitlines()
     assert lines[0].split() == ["NODE", "ENGINE", "VERSION", "STATE", "DEFAULT", "SIZE", "AGE", "USED", "BY", "DETAIL"]
-    assert "yes, set for the fleet" in lines[1]
+    assert "by fleet" in lines[1]
     assert "m-1.0" in lines[1]
-    assert "yes, set on the node" in lines[2]
+    assert "by node" in lines[2]
     assert engines_grid([], 0).empty.startswith("No node installs engines")
+
+
+def test_a_terminal_of_80_columns_is_wide_enough() -> None:
+    detail = "engine llamacpp b1: its archive cannot be fetched: " + "x" * 200
+    failed = {"engine": "llamacpp", "version": "2026.10.11549", "state": "installed", "default": True, "origin": "fleet"}
+    engine = failed | {"bytes": 2 << 30, "installed_at": 40.0, "used_by": ["a-model-with-quite-a-long-name-x7k2p.0"]}
+    grid = engines_grid([{"node": "gpu-node-01", "engines": [engine | {"detail": detail}]}], 100.0).fitting(80)
+    assert grid.least_width() <= 80
+    assert "DETAIL" in [each.title for each in grid.columns]
 
 
 def test_settings_say_where_and_from_what() -> None:

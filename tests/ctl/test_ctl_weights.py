@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from llmgw_ctl.app import build
 from llmgw_ctl.errors import CtlError, NotFoundError
-from llmgw_ctl.views.weights import fetch_line, model_line, verify_line, weights_facts
+from llmgw_ctl.views.weights import copies_grid, fetch_line, model_line, verify_line, weights_facts, weights_grid
 from llmgw_ctl.weights_actions import matching
 from llmgw_testing.fake_admin import TOKEN, FakeAdmin
 
@@ -162,3 +162,9 @@ def test_what_a_model_is_in_few_words() -> None:
     assert model_line({"format": "pickle"}) == "pickle"
     assert verify_line({"bytes_done": 1, "bytes_total": 2}) == "1 B of 2 B read"
     assert dict(weights_facts(stored(files=3)))["Size"] == "93.8 MiB in 3 files"
+
+
+def test_a_terminal_of_80_columns_is_wide_enough() -> None:
+    weights = stored("hf:org/A-Model-With-Quite-A-Long-Name-32B-Instruct-GGUF:Q4_K_M", used_by=["a-model-x7k2p.0"])
+    for grid in (weights_grid([on("gpu-node-01", weights)], 100.0), copies_grid([{"node": "gpu-node-01", **weights}], 100.0)):
+        assert grid.fitting(80).least_width() <= 80

@@ -77,7 +77,7 @@ def test_a_missing_engine_is_installed_while_the_operator_watches(stack: Stack, 
         assert replica["engine_version"] == version
 
         listed = stack.ctl("engine", "list", "--node", "n1").stdout
-        assert re.search(rf"n1 +llamacpp +{re.escape(version)} +installed +yes, set for the fleet", listed), listed
+        assert re.search(rf"n1 +llamacpp +{re.escape(version)} +installed +by fleet", listed), listed
         assert replica["id"] in listed
         kept = stack.ctl("engine", "remove", "llamacpp", "--node", "n1", "--version", version, expect=1)
         assert f"is used by {replica['id']}.0" in " ".join(kept.stderr.split())

@@ -20,9 +20,9 @@ def engines_grid(nodes: Sequence[dict[str, Any]], now: float) -> Grid:
         Column("VERSION"),
         Column("STATE"),
         Column("DEFAULT"),
-        Column("SIZE", "right"),
-        Column("AGE", "right", spare=1),
-        Column("USED BY", fold=True),
+        Column("SIZE", "right", spare=2),
+        Column("AGE", "right", spare=3),
+        Column("USED BY", fold=True, spare=1),
         Column("DETAIL", fold=True),
     )
     rows = [
@@ -94,4 +94,4 @@ def step_line(engine: str, node: str, step: dict[str, Any]) -> str:
 def _default(engine: dict[str, Any]) -> str:
     if not engine.get("default"):
         return "-"
-    return {"node": "yes, set on the node", "fleet": "yes, set for the fleet"}.get(str(engine.get("origin")), "yes")
+    return {"node": "by node", "fleet": "by fleet"}.get(str(engine.get("origin")), "yes")

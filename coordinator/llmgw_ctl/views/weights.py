@@ -18,7 +18,7 @@ def weights_grid(nodes: Sequence[Json], now: float) -> Grid:
     """Of the answer to ``GET weights``."""
     columns = (
         Column("NODE"),
-        Column("SOURCE"),
+        Column("SOURCE", fold=True),
         Column("SIZE", "right"),
         Column("FILES", "right", spare=3),
         Column("MODEL", fold=True),
@@ -47,7 +47,7 @@ def copies_grid(copies: Sequence[Json], now: float) -> Grid:
     """Where the same weights lie."""
     columns = (
         Column("NODE"),
-        Column("SOURCE"),
+        Column("SOURCE", fold=True),
         Column("FETCHED", spare=1),
         Column("LAST USED"),
         Column("USED BY", fold=True),
