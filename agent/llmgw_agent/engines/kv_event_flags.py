@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ ENGINES = frozenset({"vllm", "sglang"})
 POLICY = "kv"
 #: What the engine keeps for replays, in batches.
 RING = 10_000
-#: Longer paths do not fit into a socket's address.
+#: In bytes; longer paths do not fit into a socket's address.
 _LONGEST_PATH = 100
 
 
@@ -40,7 +41,7 @@ class KvSockets:
     def of(cls, folder: Path, attempt: str, wish: AssignmentRecord) -> KvSockets:
         """The same for the agent's next life. ``folder`` holds the sockets."""
         base = str(folder / f"{_mark(wish.shard)}{attempt[:8]}")
-        if len(base) > _LONGEST_PATH:
+        if len(os.fsencode(base)) > _LONGEST_PATH:
             # A name without a file; the attempt's number cannot be guessed, though it can be listed on the host.
             base = f"@llmgw-kv-{attempt}"
         return cls(f"ipc://{base}.pub", f"ipc://{base}.rep", f"kv@{wish.shard}@{wish.model}")
