@@ -74,7 +74,7 @@ async def restart(
         if details.get("attempt") == before and state != "Rejected":
             continue
         if state == "Ready":
-            return {**found, "attempt": details["attempt"], "state": state}
+            return {**found, "attempt": details["attempt"], "state": state, "drained": bool(details.get("drained"))}
         if state == "Rejected" or (state == "Failed" and details.get("failures") and not details.get("next_attempt_at")):
             raise UnfulfilledError(f"{replica} is {state}: {reason}", f"see `llmgwctl replica logs {replica}`")
     raise UnfulfilledError(

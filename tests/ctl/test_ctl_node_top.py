@@ -1,4 +1,4 @@
-"""`llmgwctl node top` as a terminal of 80 columns shows it."""
+"""`llmgwctl node top` as a terminal of 80 columns shows it, and nodes with several versions of an engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from llmgw_ctl.node_top import _screen
+from llmgw_ctl.views.nodes import nodes_grid
 
 
 def shown(**sample: Any) -> str:
@@ -33,3 +34,9 @@ def test_a_gpu_in_quarantine_keeps_its_name() -> None:
     assert shard["shard"] in text
     assert "…" not in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_an_engine_with_several_versions_is_listed_once() -> None:
+    engines = [{"name": "llamacpp", "version": "1"}, {"name": "llamacpp", "version": "2"}, {"name": "command"}]
+    (row,) = nodes_grid([{"name": "n1", "alive": True, "inventory": {"engines": engines}}]).rows
+    assert "llamacpp, command" in row

@@ -131,6 +131,10 @@ def test_restart_waits_for_the_next_engine_to_be_ready(ctl: Ctl) -> None:
     ]
     assert "m-00000 is Ready again" in ctl("replica", "restart", "m-00000", "--drain", "1m")[0]
     assert ctl.admin.bodies[-1] == {"drain_seconds": 60.0}
+    ctl.admin.details = [BASE, {**BASE, "attempt": "a2", "drained": True}]
+    out = ctl("replica", "restart", "m-00000")[0]
+    assert "m-00000 is Ready again, and still out of routing" in out
+    assert "llmgwctl replica undrain m-00000" in out
     assert "is restarting" in ctl("replica", "restart", "m-00000", "--no-wait")[0]
     assert ctl.admin.bodies[-1] == {"drain_seconds": None}
     ctl.admin.details = [{**BASE, "attempt": "a2", "state": "Rejected", "reason": "it is too large"}]

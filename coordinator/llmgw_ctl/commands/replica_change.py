@@ -66,6 +66,8 @@ def restart(
     session = Session(ctx, server=server, token_file=token_file, output=output)
     found = session.call(lambda client: act(session, client, replica, drain_for, wait=not no_wait, timeout=timeout))
     if session.for_people:
-        session.terminal.line(f"{replica} is restarting" if no_wait else f"{replica} is Ready again")
+        away = f", and still out of routing; bring it back with `llmgwctl replica undrain {replica}`"
+        ready = f"{replica} is Ready again{away if found.get('drained') else ''}"
+        session.terminal.line(f"{replica} is restarting" if no_wait else ready)
     else:
         session.data(found)

@@ -36,7 +36,7 @@ def nodes_grid(nodes: Sequence[NodeView]) -> Grid:
                 size((inventory.get("memory") or {}).get("total_bytes")),
                 size(node.get("memory_committed_bytes", 0)),
                 gpu_summary(inventory.get("gpus", [])),
-                ", ".join(each.get("name", "?") for each in inventory.get("engines", [])) or "-",
+                ", ".join(dict.fromkeys(each.get("name", "?") for each in inventory.get("engines", []))) or "-",
                 str(len(node.get("replicas", []))),
                 inventory.get("version", "-"),
             )
