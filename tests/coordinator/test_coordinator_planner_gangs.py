@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmgw_coordinator.planner import Assigned, Create, Delete, Move, Node, Placed, Update
+from llmgw_coordinator.planner.gang import GangPicker
 from llmgw_coordinator.planner.room import Room
 from llmgw_proto.records import EngineInfo, FabricMapRecord, FabricNode, Profile, ShardRole, ShardState
 from llmgw_testing.worlds import SETTINGS, Simulation, deletes, model, node, profile
@@ -282,6 +283,16 @@ def test_a_worker_that_was_given_up_moves_all_and_its_node_is_not_tried_again(st
         "given up on node c: the disk is full; it cannot go elsewhere: of its kind there is only 1 node (a)"
         in (outcome.reasons["m"])
     )
+
+
+def test_what_a_replica_holds_is_not_given_away_when_planning_its_move_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = serving("a", "b")
+    simulation.lose("b", seconds=60)
+    simulation.models["z"] = model("z", 1, profile("vllm", gpus=8))
+    monkeypatch.setattr(GangPicker, "pick", lambda _: 1 // 0)
+    outcome = simulation.step()
+    assert list(outcome.failures) == ["m"]
+    assert outcome.decisions == [], "node a is not free"
 
 
 def test_a_head_with_an_attempt_ahead_keeps_all_in_place() -> None:

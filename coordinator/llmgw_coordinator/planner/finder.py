@@ -70,6 +70,18 @@ class Finder:
     def again(self, who: Identity, replica: Replica, avoid: Collection[str]) -> tuple[Placed, ...] | None:
         """The best place for a replica that spans nodes, in the room that it leaves too. Nodes that stay keep their ranks."""
         self._rooms.release(replica.id)
+        try:
+            found = self._again(who, replica, avoid)
+        except BaseException:
+            self._rooms.hold(replica.id)
+            raise
+        if found is None:
+            self._rooms.hold(replica.id)
+        else:
+            self._rooms.hold_rest(replica.id, {each.node: each.record.gpus for each in found})
+        return found
+
+    def _again(self, who: Identity, replica: Replica, avoid: Collection[str]) -> tuple[Placed, ...] | None:
         ranks = {node: each.record.rank for node, each in zip(replica.nodes, replica.members, strict=True)}
         for profile, need in self._ways:
             if need.nodes > 1:
@@ -79,9 +91,7 @@ class Finder:
                 room = best(self._rooms, need, self._spread, avoid)
                 found = self._take(profile, need, room, who) if room is not None else None
             if found is not None:
-                self._rooms.hold_rest(replica.id, {each.node: each.record.gpus for each in found})
                 return found
-        self._rooms.hold(replica.id)
         return None
 
     def fits_in_place_of(self, replica: Replica) -> bool:
