@@ -16,12 +16,13 @@ from llmgw_agent.shard.connections import open_connections
 from llmgw_agent.shard.context import Context
 from llmgw_agent.shard.engine import Outcome, outcome_of
 from llmgw_agent.shard.recover import Found
+from llmgw_agent.shard.runner import Runner
 from llmgw_agent.shard.supervisor import Supervisor
 from llmgw_base.clock import Clock
 from llmgw_base.etcd.api import Deleted, Put
 from llmgw_base.secrets import engine_key
 from llmgw_proto import keyspace
-from llmgw_proto.records import GangPhase, ShardRecord
+from llmgw_proto.records import EndpointRecord, GangPhase, ShardRecord
 from llmgw_testing.agent_harness import SECRET, WITHIN, fake_wish
 from llmgw_testing.follower import Follower
 from llmgw_testing.gang import REPLICA, gang
@@ -218,7 +219,7 @@ def _port(url: str) -> int:
     return int(url.rpartition(":")[2])
 
 
-def test_a_wish_that_goes_and_comes_back_at_once_does_not_unsettle_a_worker(
+def test_a_wish_that_goes_and_comes_back_at_once_unsettles_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[Supervisor] = []
@@ -228,6 +229,14 @@ def test_a_wish_that_goes_and_comes_back_at_once_does_not_unsettle_a_worker(
         return made[-1]
 
     monkeypatch.setattr("llmgw_agent.app.Supervisor", supervisor)
+    became: list[str] = []
+    became_ready = Runner._became_ready
+
+    def counted(self: Runner, endpoint: EndpointRecord) -> None:
+        became_ready(self, endpoint)
+        became.append(self.shard)
+
+    monkeypatch.setattr(Runner, "_became_ready", counted)
 
     async def body() -> None:
         async with gang(tmp_path, 2) as nodes:
@@ -241,6 +250,9 @@ def test_a_wish_that_goes_and_comes_back_at_once_does_not_unsettle_a_worker(
                 wish = worker.runner.wish
                 worker.gone()
                 worker.wish(wish, SECRET)
+            await eventually(lambda: len(became) == 2, within=WITHIN, what="the head to go on")
+            assert worker.runner is not None
+            assert worker.runner.ledger.saved.timings == before[0].timings, "it was not started and needs no probe"
             assert before[0].pid is not None
             os.kill(before[0].pid, signal.SIGKILL)
             await nodes.ready(2)

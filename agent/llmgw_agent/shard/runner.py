@@ -317,20 +317,23 @@ class Runner:
         limits = context.config.engines
         if self._machine.state is ShardState.ASSIGNED:
             await self._part.until_known()
-        if self._machine.state is ShardState.ASSIGNED and known is not None and await serving.healthy():
-            # Adopted, was ready before, and answers: routers need not miss it for a moment.
+        settled = self._machine.state in (ShardState.ASSIGNED, ShardState.READY)
+        if settled and known is not None and await serving.healthy():
+            # Adopted, or the pursuit was interrupted; was ready before, and answers: routers need not miss it for a moment.
             self._became_ready(known)
         else:
             if self._machine.state is ShardState.ASSIGNED:
                 self._machine.to(ShardState.PROBING)
-            began = context.clock.monotonic()
+            # Of an adopted one nobody knows when it began.
+            began, started = context.clock.monotonic(), self._machine.state is ShardState.STARTING
             # An engine that was ready before has no start to be patient with.
             limit = limits.start_seconds if known is None else limits.hang_seconds
             found = await serving.become_ready(limit, lambda: self._listening(began))
             await self._part.until_joined()
-            timings = self._ledger.saved.timings
-            waited = context.clock.monotonic() - began - (timings.start_to_listen or 0.0)
-            self._ledger.change(timings=timings.model_copy(update={"listen_to_ready": waited}))
+            if started:
+                timings = self._ledger.saved.timings
+                waited = context.clock.monotonic() - began - (timings.start_to_listen or 0.0)
+                self._ledger.change(timings=timings.model_copy(update={"listen_to_ready": waited}))
             self._became_ready(endpoint_record(context.node, context.config.node.address, self.wish, attempt, found))
         endpoint = self._ledger.saved.endpoint
         assert endpoint is not None
