@@ -25,7 +25,7 @@ from llmgw_agent.weights import (
     WeightStore,
 )
 from llmgw_agent.weights.names import named
-from llmgw_agent.weights.sources import redacted
+from llmgw_agent.weights.sources import shown
 from llmgw_base.clock import Clock
 from llmgw_proto import weights_pb2 as pb
 from llmgw_proto.records import ShardState
@@ -77,7 +77,7 @@ class WeightsService(WeightsServicer):
         async with _refusals(context):
             for each in named(await self._store.list(), request.name):
                 answer.freed_bytes += await self._store.remove(each.key, idle=self._idle())
-                answer.sources.append(_shown(each.source))
+                answer.sources.append(shown(each.source))
         return answer
 
     async def Verify(  # noqa: N802 - as above
@@ -102,16 +102,16 @@ class WeightsService(WeightsServicer):
                 raise _LeftError("whoever asked has left")
 
         for each in chosen:
-            shown = _shown(each.source)
+            title = shown(each.source)
             task = asyncio.ensure_future(self._store.verify(each.key, read=read))
             try:
                 async for _ in self._until(task):
-                    yield pb.VerifyProgress(source=shown, bytes_done=done, bytes_total=total)
+                    yield pb.VerifyProgress(source=title, bytes_done=done, bytes_total=total)
             finally:
                 left = not task.done()
                 await asyncio.gather(task, return_exceptions=True)
             verified.files += each.files
-            verified.wrong.extend(f"{shown}: {path}" for path in task.result())
+            verified.wrong.extend(f"{title}: {path}" for path in task.result())
         yield pb.VerifyProgress(bytes_done=done, bytes_total=total, result=verified)
 
     async def Fetch(  # noqa: N802 - as above
@@ -160,14 +160,9 @@ async def _refusals(context: Caller) -> AsyncIterator[None]:
         await context.abort(next(code for kind, code in _CODES if isinstance(error, kind)), str(error))
 
 
-def _shown(source: str) -> str:
-    """Signed links carry keys."""
-    return redacted(source) if source.startswith(("http:", "https:")) else source
-
-
 def _stored(stored: Stored) -> pb.StoredWeights:
     found = pb.StoredWeights(
-        source=_shown(stored.source),
+        source=shown(stored.source),
         key=stored.key,
         content=stored.content,
         bytes=stored.total_bytes,

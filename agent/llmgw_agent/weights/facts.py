@@ -16,7 +16,7 @@ from .gguf import read_gguf
 from .layout import write_atomically
 from .model_facts import ModelFacts, from_config, from_gguf
 from .safetensors import LARGEST_CONFIG, json_object, read_safetensors
-from .sources import split_names
+from .sources import shown, split_names
 
 if TYPE_CHECKING:
     from .resolve import Plan
@@ -142,7 +142,7 @@ def inspect_remote(client: Client, plan: Plan) -> ModelFacts:
     if ggufs:
         return from_gguf([_remote(client, plan, each, read_gguf) for each in sorted(ggufs)], size)
     if "config.json" not in names:
-        raise MetadataError(f"{plan.source} has neither a GGUF file nor a config.json")
+        raise MetadataError(f"{shown(plan.source)} has neither a GGUF file nor a config.json")
     config = json_object(_remote(client, plan, "config.json", _whole), "config.json")
     tensors = sorted(each for each in names if each.endswith(".safetensors"))
     headers = [_remote(client, plan, each, read_safetensors) for each in tensors]
@@ -167,7 +167,7 @@ def _whole(read: Callable[[int], bytes]) -> bytes:
 
 def _remote(client: Client, plan: Plan, path: str, reader: Callable[[Callable[[int], bytes]], _T]) -> _T:
     file = next(each for each in plan.files if each.wish.path == path)
-    problem: Exception = SourceNotFoundError(f"{plan.source}: {path} is nowhere to be had")
+    problem: Exception = SourceNotFoundError(f"{shown(plan.source)}: {path} is nowhere to be had")
     for place in file.places:
         try:
             with client.follow(place.target, {}, promised=file.wish.digest is not None) as exchange:

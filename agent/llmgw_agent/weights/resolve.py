@@ -19,7 +19,7 @@ from .peers import blob_url
 from .receive import FileWish
 from .resume import Step, judge, validator
 from .settings import WeightsSettings
-from .sources import HubSource, UrlSource, source_key
+from .sources import HubSource, UrlSource, shown, source_key
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Resolver:
                     raise MetadataError(f"{target} describes {manifest.source}")
                 return manifest
         except WeightsError as error:
-            logger.warning("mirror left out", extra={"fields": {"source": source.canonical, "reason": str(error)}})
+            logger.warning("mirror left out", extra={"fields": {"source": shown(source.canonical), "reason": str(error)}})
             return None
 
 
@@ -154,7 +154,7 @@ def _keeps_promises(manifest: Manifest, source: UrlSource) -> bool:
 def to_manifest(plan: Plan, digests: dict[str, tuple[Digest, int]]) -> Manifest:
     """The plan after its files came; ``digests`` gives each path's content and size."""
     if missing := [each.wish.path for each in plan.files if each.wish.path not in digests]:
-        raise SourceNotFoundError(f"{plan.source}: {missing[0]} did not come")
+        raise SourceNotFoundError(f"{shown(plan.source)}: {missing[0]} did not come")
     return Manifest(
         source=plan.source,
         revision=plan.revision,

@@ -25,6 +25,7 @@ __all__ = [
     "UrlSource",
     "parse_source",
     "redacted",
+    "shown",
     "source_key",
     "split_names",
 ]
@@ -36,3 +37,8 @@ def parse_source(text: str) -> Source:
         return sources.parse_source(text)
     except SourceError as error:
         raise SourceInvalidError(str(error)) from None
+
+
+def shown(canonical: str) -> str:
+    """A source as it may stand in messages: signed links carry keys."""
+    return redacted(canonical) if canonical.startswith(("http:", "https:")) else canonical

@@ -42,7 +42,7 @@ from .proxy import Proxy
 from .receive import Fetched, FileWish, Meter, givers_of
 from .resolve import Plan, PlannedFile, Resolver, to_manifest
 from .settings import WeightsSettings
-from .sources import FileSource, HubSource, UrlSource, parse_source, source_key
+from .sources import FileSource, HubSource, UrlSource, parse_source, shown, source_key
 from .views import Preflight, Progress, Stored, Weights
 
 _P = ParamSpec("_P")
@@ -202,14 +202,14 @@ class WeightStore:
         plan = await self._work(self._resolver.plan, source)
         if known is not None and self._catalog.owners(key) and _changes(plan, known[0]):
             raise InUseError(
-                f"{source.canonical} is now {plan.revision}, but what was fetched before is in use; "
+                f"{shown(source.canonical)} is now {plan.revision}, but what was fetched before is in use; "
                 "name the revision in the source to have both, or stop what uses it"
             )
         digests = [each.wish.digest for each in plan.files if each.wish.digest is not None]
         await self._work(self._catalog.want, key, digests, [each.wish.part for each in plan.files])
         job.meters = {each.wish.path: Meter(total=each.wish.size) for each in plan.files}
         needed = await self._work(self._still_needed, plan, known[1] if known is not None else None)
-        if await self._work(self._catalog.make_room, key, plan.source, needed):
+        if await self._work(self._catalog.make_room, key, shown(plan.source), needed):
             self._tell_peers()
         job.phase = "fetching"
         results: dict[str, tuple[Digest, int]] = {}
@@ -239,7 +239,7 @@ class WeightStore:
             if any(each.endswith(".safetensors") for each in paths) and (
                 problem := await self._work(job.judge, ModelFacts(format="safetensors"))
             ):
-                raise UnloadableError(f"{plan.source}: {problem}")
+                raise UnloadableError(f"{shown(plan.source)}: {problem}")
             return
         file = next(each for each in plan.files if each.wish.path == name)
         places = {str(each.target) for each in file.places}
@@ -249,7 +249,7 @@ class WeightStore:
             givers = givers_of(state)
             return bool(givers) and places.issuperset(givers)
 
-        await watch_header(plan.source, part, job.judge, trusted, self._clock, self._work)
+        await watch_header(shown(plan.source), part, job.judge, trusted, self._clock, self._work)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: Job, plan: Plan) -> AsyncIterator[None]:

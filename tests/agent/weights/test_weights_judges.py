@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw_agent.weights import ModelFacts, UnloadableError
+from llmgw_agent.weights import ModelFacts, NoSpaceError, UnloadableError
 from llmgw_testing.file_server import FileServer
 from llmgw_testing.hub_server import HubServer
 from llmgw_testing.weights import MIB, gguf, opened, safetensors, sha256
@@ -55,3 +55,21 @@ def test_the_judge_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
     asyncio.run(run())
     assert asked
     assert threading.main_thread() not in asked
+
+
+def test_a_signature_in_a_source_is_told_to_nobody(tmp_path: Path) -> None:
+    content = gguf({"general.architecture": "llama"}, padding=4 * MIB)
+
+    async def run() -> None:
+        async with FileServer() as files:
+            files.put("/m.gguf", content, bytes_per_second=2 * MIB)
+            source = f"{files.url('/m.gguf')}?signature=SECRET#sha256={sha256(content)}"
+            async with opened(tmp_path / "a") as store:
+                with pytest.raises(UnloadableError, match=r"m\.gguf") as unloadable:
+                    await store.ensure(source, judge=never)
+            async with opened(tmp_path / "b", limit_bytes=MIB) as store:
+                with pytest.raises(NoSpaceError, match=r"m\.gguf") as full:
+                    await store.ensure(source)
+            assert "SECRET" not in f"{unloadable.value} {full.value}"
+
+    asyncio.run(run())
