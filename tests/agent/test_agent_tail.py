@@ -6,6 +6,7 @@ import asyncio
 from contextlib import aclosing
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,3 +100,21 @@ def test_logs_of_removed_shards_are_kept_up_to_a_limit(tmp_path: Path) -> None:
     prune(tmp_path, living={"s0"}, keep=2)
     assert {path.name for path in tmp_path.iterdir()} == {"s0", "s4", "s5"}
     prune(tmp_path / "missing", set(), 0)
+
+
+def test_a_log_folder_that_goes_while_old_ones_are_looked_for_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    plain = Path.is_dir
+
+    def then_gone(path: Path) -> bool:
+        found = plain(path)
+        if path.name == "b":
+            path.rmdir()
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", then_gone)
+    prune(tmp_path, set(), keep=0)
+    assert list(tmp_path.iterdir()) == []

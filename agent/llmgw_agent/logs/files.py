@@ -68,6 +68,14 @@ def prune(root: Path, living: set[str], keep: int) -> None:
         dead = [path for path in root.iterdir() if path.is_dir() and path.name not in living]
     except OSError:
         return
-    dead.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    dead.sort(key=_changed_at, reverse=True)
     for path in dead[keep:]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed_at(path: Path) -> float:
+    """Seconds since the epoch; 0 for what was removed meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
