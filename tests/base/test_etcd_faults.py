@@ -116,7 +116,13 @@ def test_a_killed_member_of_three_is_replaced_by_another(monkeypatch: pytest.Mon
                 lease = await store.grant(10)
                 await follower.until(lambda: follower.state, what="the put")
                 servers[0].kill()
-                await store.put("/a/2", b"2", lease=lease.id)  # an election may be needed meanwhile
+
+                async def put() -> bool:
+                    await store.put("/a/2", b"2", lease=lease.id)
+                    return True
+
+                # An election may be needed meanwhile, and take longer than a call is patient.
+                await eventually(put, within=SOON, what="a put to one of the others")
                 await follower.until(lambda: len(follower.state) == 2, what="the put after the kill", within=SOON)
                 assert not follower.all(Deleted)
 
@@ -126,7 +132,12 @@ def test_a_killed_member_of_three_is_replaced_by_another(monkeypatch: pytest.Mon
                     await store.get("/a/1")
                 servers[0].start()
                 await follower.until(lambda: follower.condition is Synced, what="sync with a quorum", within=20)
-                await store.put("/a/3", b"3")
+
+                async def again() -> bool:
+                    await store.put("/a/3", b"3")
+                    return True
+
+                await eventually(again, within=SOON, what="a put with a quorum")
                 await follower.until(lambda: len(follower.state) == 3, what="the last put", within=SOON)
                 await lease.abandon()
 

@@ -56,12 +56,21 @@ def trial_binary() -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 below the range that outgoing connections take theirs from, free a moment ago."""
+    """A TCP port of 127.0.0.1 below the range that outgoing connections take theirs from, free a moment ago.
+
+    Never the same one twice: the first may be bound later than the second is asked for.
+    """
     while True:
         port = random.randrange(20_000, 32_000)
+        if port in _given:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
+
+
+_given: set[int] = set()
 
 
 class EtcdServer:
@@ -93,6 +102,7 @@ class EtcdServer:
         self._cluster = cluster
         self._name = name
         self._process: subprocess.Popen[bytes] | None = None
+        self._death = ""
         shm = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(prefix="etcd-", dir=shm if os.access(shm, os.W_OK) else None))
         self.log = self.folder / "log"
@@ -106,7 +116,7 @@ class EtcdServer:
         """Returns when it serves clients (a member of a cluster: when it was started; it serves once a quorum runs)."""
         assert self._process is None, "already running"
         self.launch()
-        wait_until(self.serving, within=START_WITHIN, what=f"etcd {self.series} to serve, see {self.log}", every=0.01)
+        wait_until(self.up, within=START_WITHIN, what=f"etcd {self.series} to serve, see {self.log}", every=0.01)
         return self
 
     def launch(self) -> None:
@@ -222,12 +232,23 @@ class EtcdServer:
             yield "--unsafe-no-fsync"
         yield from self._flags
 
+    def up(self) -> bool:
+        """:meth:`serving`, and starts it again when another program had its port for a moment."""
+        try:
+            return self.serving()
+        except RuntimeError as error:
+            if "address already in use" not in str(error):
+                raise
+        self.launch()
+        return False
+
     def serving(self) -> bool:
         """Whether it has said so in its log since it was started."""
-        assert self._process is not None
-        if (status := self._process.poll()) is not None:
+        if self._process is not None and (status := self._process.poll()) is not None:
             self._process = None
-            raise RuntimeError(f"etcd ended with status {status}:\n{self.log.read_text(errors='replace')[-2000:]}")
+            self._death = f"etcd ended with status {status}:\n{self.log.read_text(errors='replace')[-2000:]}"
+        if self._process is None:
+            raise RuntimeError(self._death or "etcd was not started")
         return b"ready to serve client requests" in self.log.read_bytes()
 
     def _signal(self, number: signal.Signals) -> None:
@@ -257,5 +278,5 @@ def etcd_cluster(series: Series = "3.5", members: int = 3) -> Iterator[list[Etcd
             stack.callback(server.close)
             server.launch()
         for server in servers:
-            wait_until(server.serving, within=START_WITHIN, what=f"a cluster of {members} to serve, see {server.log}")
+            wait_until(server.up, within=START_WITHIN, what=f"a cluster of {members} to serve, see {server.log}")
         yield servers
