@@ -14,7 +14,7 @@ from llmgw_agent.shard.liveness import Judge, Look, Verdict
 from llmgw_base.clock import Clock
 from llmgw_proto.records import EndpointRecord
 
-LOOK_EVERY = 5.0
+LOOK_EVERY = 10.0
 #: A suspect is asked for a token with less patience, since it is asked again.
 SUSPECT_ANSWER_SECONDS = 10.0
 
