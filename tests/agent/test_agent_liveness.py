@@ -13,6 +13,7 @@ import pytest
 from llmgw_agent.engines.pulse import Pulse, parse_pulse
 from llmgw_agent.shard.evidence import threads
 from llmgw_agent.shard.liveness import Judge, Look, Verdict
+from llmgw_agent.shard.serve import HEALTH_AFTER_MISS, HEALTH_EVERY, HEALTH_TIMEOUT, MISSES_TO_SUSPECT
 from llmgw_base.secrets import engine_key
 from llmgw_proto.records import EndpointRecord
 from llmgw_testing.agent_harness import SECRET, WITHIN, AgentHarness, fake_wish
@@ -69,6 +70,12 @@ def test_one_look_after_a_pause_of_the_agent_condemns_nobody() -> None:
     judge.look(0.0, told(1, 0))
     assert judge.look(10_000.0, told(1, 0)) is FINE
     assert judge.still == 25
+
+
+def test_a_frozen_engine_is_a_suspect_well_within_eight_seconds() -> None:
+    """Frozen just after a good answer: a pause, then misses that each wait for an answer as long as they may."""
+    waits = HEALTH_EVERY + MISSES_TO_SUSPECT * HEALTH_TIMEOUT + (MISSES_TO_SUSPECT - 1) * HEALTH_AFTER_MISS
+    assert waits <= 8 - 0.9
 
 
 METRICS = b"""# HELP vllm:num_requests_running x
@@ -131,6 +138,12 @@ async def send(endpoint: EndpointRecord, seconds: float) -> int:
         return 0
 
 
+async def until_stuck(endpoint: EndpointRecord) -> None:
+    """Asks again and again: the engine may take its signal only after it has answered."""
+    while await send(endpoint, 60) == 200:
+        pass
+
+
 def test_a_wedged_engine_is_a_suspect_then_ended_and_started_again_with_evidence_kept(tmp_path: Path) -> None:
     async def body() -> None:
         # The agent asks nothing of its own before the engine is a suspect: only the waiting request shows what is wrong.
@@ -141,7 +154,7 @@ def test_a_wedged_engine_is_a_suspect_then_ended_and_started_again_with_evidence
             assert before.pid is not None
             assert endpoint is not None
             os.kill(before.pid, signal.SIGUSR1)
-            asking = asyncio.create_task(send(endpoint, 60))
+            asking = asyncio.create_task(until_stuck(endpoint))
             suspect = await agent.shard("m-1.0", "Suspect")
             assert "makes no token although a request runs" in suspect.reason
             assert suspect.pid == before.pid
