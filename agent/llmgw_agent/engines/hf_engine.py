@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,12 +14,11 @@ from llmgw_agent.engines.hf_folder import HfFolder, check_hf
 from llmgw_agent.engines.split import check_split, split_of
 from llmgw_agent.engines.weights import path_of
 from llmgw_agent.errors import RejectedError
-from llmgw_agent.install.shelf import Shelf
 from llmgw_proto.engines import check_args, check_env
 from llmgw_proto.records import AssignmentRecord
 
 
-class HfEngine(EnvironmentEngine):
+class HfEngine(EnvironmentEngine, ABC):
     title: ClassVar[str]
     """As people write the name."""
     memory_flag: ClassVar[str]
@@ -27,9 +27,6 @@ class HfEngine(EnvironmentEngine):
     """More is not taken unless that flag says so."""
     smaller_on_gpus: ClassVar[tuple[str, ...]]
     """Flags with which GPUs hold less than the files do."""
-
-    def __init__(self, name: str, shelf: Shelf) -> None:
-        super().__init__(name, shelf)
 
     def check(self, wish: AssignmentRecord, host: Host, weights: Available | None = None) -> Checked:
         problem = check_args(self.name, wish.args) or check_env(wish.env)
@@ -46,16 +43,17 @@ class HfEngine(EnvironmentEngine):
             check_gpu_memory(share, wish.gpus, host.gpu_memory, fraction, self.memory_flag)
         return Checked(path, wish.memory_bytes or self.host_memory(wish, found.size // split.nodes))
 
+    @abstractmethod
     def host_memory(self, wish: AssignmentRecord, size: int) -> int:
         """Bytes of host memory that the engine needs on this node, which loads ``size`` bytes of weights.
 
         Raises:
             RejectedError: what sets it cannot be understood.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def launch(self, wish: AssignmentRecord, located: Located, checked: Checked, place: Place) -> Launch:
-        raise NotImplementedError
+        """See :meth:`.base.Driver.launch`."""
 
     def rehearsal(self, wish: AssignmentRecord, located: Located) -> Launch:
         """The command line as the serving node has it, but for its place and the weights, which are not known yet.
