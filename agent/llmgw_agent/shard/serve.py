@@ -13,8 +13,8 @@ from llmgw_agent.shard.watch_work import Liveness
 from llmgw_base.clock import Clock
 from llmgw_proto.records import AssignmentRecord
 
-#: Three misses make a suspect: an engine that froze is one within 8 s.
-HEALTH_EVERY, HEALTH_AFTER_MISS, HEALTH_TIMEOUT = 2.5, 0.3, 1.5
+#: Three misses make a suspect: an engine that froze is one within 8 s, also when the agent is a little late.
+HEALTH_EVERY, HEALTH_AFTER_MISS, HEALTH_TIMEOUT = 2.0, 0.3, 1.5
 MISSES_TO_SUSPECT = 3
 #: An engine that answers at once, but wrongly, may need a moment more; one that was silent for so long will not recover.
 GENERATION_SECONDS = 10.0
